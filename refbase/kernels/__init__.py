@@ -1,0 +1,1 @@
+"""Vectorised torch kernels: ragged groups, any row order, float64 accumulation."""

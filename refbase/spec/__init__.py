@@ -1,0 +1,1 @@
+"""Executable formulas: one group at a time, for any number type."""

@@ -1,0 +1,1 @@
+"""verl plug-in of refbase: its estimators under ``algorithm.adv_estimator``, and verl on a CPU."""
