@@ -9,9 +9,12 @@ from refbase._dispatch import public
 from refbase._version import __version__
 from refbase.catalog import CATALOG, lookup
 from refbase.estimate import Estimate
+from refbase.history import HistoryState, update_history
 from refbase.validate import DegenerateBatchWarning, InputError, InputTypeError
 
 batch_mean = public("batch_mean")
+bvblend = public("bvblend")
+bvblend_eb = public("bvblend_eb")
 group_mean = public("group_mean")
 grpo = public("grpo")
 gvpo = public("gvpo")
@@ -26,10 +29,13 @@ __all__ = [
     "CATALOG",
     "DegenerateBatchWarning",
     "Estimate",
+    "HistoryState",
     "InputError",
     "InputTypeError",
     "__version__",
     "batch_mean",
+    "bvblend",
+    "bvblend_eb",
     "group_mean",
     "grpo",
     "gvpo",
@@ -40,4 +46,5 @@ __all__ = [
     "rloo",
     "shrinkage",
     "shrinkage_js",
+    "update_history",
 ]

@@ -126,6 +126,20 @@ _ENTRIES = (
         "this library; James and Stein 1961, arXiv 2511.03710",
     ),
     _entry(
+        "bvblend",
+        "group mean blended with a historical mean by their uncertainties",
+        "(1-w) * group mean + w * H, w = sigma_u^2/(sigma_u^2 + sigma_G^2); scale = blended deviation",
+        ("group_local", "convex_weight", "history"),
+        "Chang, Wu, Chang 2026, arXiv 2606.28707; formula of the article that describes it",
+    ),
+    _entry(
+        "bvblend_eb",
+        "leave-one-out mean shrunk towards a historical mean, empirical Bayes",
+        "(1-w) * leave-one-out mean + w * H, w = v/(v + tau^2 + Var(H)) from history",
+        ("group_local", *_INDEPENDENT, "history"),
+        "this library; James and Stein 1961, arXiv 2606.28707",
+    ),
+    _entry(
         "gvpo",
         "centred return, GVPO's weights at the sampling policy; see also gvpo_loss",
         "mean of the group",

@@ -56,6 +56,9 @@ class TensorRows:
 
 SINGLETONS = ("raw", "zero", "error")
 SHRINKAGE_VARIANTS = ("paper", "released")
+BVBLEND_LOCALS = ("mean", "loo")
+BVBLEND_SCALES = ("blend", "group", "none")
+BVBLEND_EB_SCALES = ("none", "history")
 REDUCTIONS = ("mean", "sum", "none")
 
 

@@ -1,0 +1,56 @@
+"""Histories of the groups of a batch as tensors, in the batch's unit and origin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from refbase.history import HistoryState, KeyHistory, check_state, group_keys
+from refbase.kernels._segments import Batch
+
+
+@dataclass(frozen=True)
+class Pasts:
+    """Histories by group; values of cold groups are NaN."""
+
+    batch: Batch
+    histories: list[KeyHistory | None]
+
+    @property
+    def known(self) -> Tensor:
+        """(G,) bool."""
+        return self._tensor(lambda past: 1.0).isfinite()
+
+    @property
+    def mean(self) -> Tensor:
+        """(G,) H from the batch's origin, in its unit."""
+        return self._tensor(lambda past: past.mean) / self.batch.unit - self.batch.origin
+
+    def variance(self, read: Callable[[KeyHistory], Any]) -> Tensor:
+        """(G,) a squared-reward quantity in the batch's unit."""
+        return self._tensor(read) / self.batch.unit / self.batch.unit
+
+    def number(self, read: Callable[[KeyHistory], Any]) -> Tensor:
+        """(G,) a quantity without unit."""
+        return self._tensor(read)
+
+    def _tensor(self, read: Callable[[KeyHistory], Any]) -> Tensor:
+        # Groups share few keys as a rule, so each distinct history is read once.
+        values = {id(past): float(read(past)) for past in self.histories if past is not None}
+        listed = [torch.nan if past is None else values[id(past)] for past in self.histories]
+        return torch.tensor(listed, dtype=torch.float64, device=self.batch.codes.device)
+
+
+def read_pasts(batch: Batch, state: HistoryState, history_keys: Any) -> Pasts:
+    check_state(batch.where, state)
+    n_groups = batch.size.shape[0]
+    if history_keys is None:
+        return Pasts(batch, [state.keys.get(None)] * n_groups)
+    total = batch.rows.rewards.shape[0]
+    kept = range(total) if batch.rows.kept is None else batch.rows.kept.tolist()
+    keys = group_keys(batch.where, history_keys, kept, batch.codes.tolist(), n_groups, total)
+    return Pasts(batch, [state.keys.get(key) for key in keys])
