@@ -220,6 +220,16 @@ def warn_all_singletons(where: str, n_groups: int, n_rows: int) -> None:
         )
 
 
+def warn_no_signal(where: str) -> None:
+    """All groups constant while the batch is not: legal when every prompt is solved or hopeless, else a wrong key."""
+    warnings.warn(
+        f"{where}: no rollout has an advantage, since the rewards differ between the groups but within none. "
+        "If this persists, check that `group_ids` names the prompt and not a trajectory or a reward level.",
+        DegenerateBatchWarning,
+        stacklevel=4,
+    )
+
+
 def reject_singleton(where: str, label: object) -> NoReturn:
     remedy = 'Pass singletons="raw" to keep the raw reward or singletons="zero" for a zero advantage.'
     reject(where, "group_ids", "give each group at least two valid rollouts", f"one in group {label!r}", remedy)

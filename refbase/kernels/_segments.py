@@ -118,6 +118,10 @@ def blend(
         mixed = (1 - share) * (batch.centred - local) + share * deviation
         deviation = torch.where(known, mixed, deviation)
         baseline = torch.where(known, (1 - share) * (anchor + local) + share * baseline, baseline)
+    if batch.size.shape[0] < codes.shape[0] and not bool(deviation.any()):
+        values = anchor + batch.centred
+        if bool((values != values[0]).any()):
+            validate.warn_no_signal(batch.where)
     advantages = deviation * unit if scale is None else deviation * unit / scale
     return Estimate(
         advantages=spread(batch, advantages),

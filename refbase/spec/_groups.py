@@ -98,7 +98,7 @@ def read_groups(where: str, rewards: Any, group_ids: Any, valid: Any, nonfinite:
     return groups, rows.total
 
 
-def assemble(groups: Sequence[Group], n_rows: int, rule: Callable[[int, int], Blend]) -> Estimate:
+def assemble(where: str, groups: Sequence[Group], n_rows: int, rule: Callable[[int, int], Blend]) -> Estimate:
     """Apply ``rule(i, j)``, the blend for rollout j of group i, and put the results in the caller's order."""
     zero = groups[0].rewards[0] * 0 if groups else 0.0
     advantages, baseline, weight = [zero] * n_rows, [zero] * n_rows, [zero] * n_rows
@@ -114,6 +114,10 @@ def assemble(groups: Sequence[Group], n_rows: int, rule: Callable[[int, int], Bl
             advantages[row] = reward - blend.baseline
             if blend.scale is not None:
                 advantages[row] = advantages[row] / blend.scale
+    if any(group.size > 1 for group in groups) and all(value == 0 for value in advantages):
+        rewards = [r for group in groups for r in group.rewards]
+        if any(r != rewards[0] for r in rewards):
+            validate.warn_no_signal(where)
     return Estimate(advantages, baseline, weight, _or_none(local), _or_none(target), _or_none(scale))
 
 

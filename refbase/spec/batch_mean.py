@@ -24,4 +24,4 @@ def batch_mean(
             return Blend()
         return Blend(target=mean([group.mean for group in others(groups, i)]), weight=1)
 
-    return assemble(groups, n_rows, rule)
+    return assemble("batch_mean", groups, n_rows, rule)

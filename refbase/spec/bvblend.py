@@ -48,7 +48,7 @@ def bvblend(
             share = uncertainty_weight(past.window_variance, variance)
         return Blend(centre, past.mean, share, blend_scale(past, variance, share, scale, min_scale))
 
-    return assemble(groups, n_rows, rule)
+    return assemble("bvblend", groups, n_rows, rule)
 
 
 def local_moments(group: Group, j: int, local: str, past: KeyHistory | None) -> tuple[Any, Any]:

@@ -41,7 +41,7 @@ def bvblend_eb(
         divisor = None if scale == "none" else larger(square_root(past.spread_variance), min_scale)
         return Blend(local, past.mean, share, divisor)
 
-    return assemble(groups, n_rows, rule)
+    return assemble("bvblend_eb", groups, n_rows, rule)
 
 
 def bayes_weight(past: KeyHistory, size: int, min_groups: Any) -> Any:

@@ -25,4 +25,4 @@ def group_mean(
     def rule(i: int, j: int) -> Blend:
         return alone("group_mean", groups[i], singletons) or Blend(local=groups[i].mean)
 
-    return assemble(groups, n_rows, rule)
+    return assemble("group_mean", groups, n_rows, rule)

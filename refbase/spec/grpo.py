@@ -33,4 +33,4 @@ def grpo(
             return replace(single, scale=1)  # no spread to divide by
         return Blend(local=group.mean, scale=square_root(group.variance) + eps)
 
-    return assemble(groups, n_rows, rule)
+    return assemble("grpo", groups, n_rows, rule)

@@ -20,7 +20,7 @@ def gvpo(
     """Centred return, the weights at the sampling policy; see `refbase.gvpo`."""
     groups, n_rows = read_groups("gvpo", rewards, group_ids, valid, nonfinite)
     # A group of one has its own reward as mean, so it contributes nothing, as the 1/(k-1) loss demands.
-    return assemble(groups, n_rows, lambda i, j: Blend(local=groups[i].mean))
+    return assemble("gvpo", groups, n_rows, lambda i, j: Blend(local=groups[i].mean))
 
 
 def gvpo_weights(

@@ -34,4 +34,4 @@ def opo(
         offset = total([w * (r - anchor) for w, r in zip(shares, group.rewards, strict=True)])
         return alone("opo", group, singletons) or Blend(local=anchor + offset / total(shares))
 
-    return assemble(groups, n_rows, rule)
+    return assemble("opo", groups, n_rows, rule)

@@ -26,4 +26,4 @@ def rloo(
         single = alone("rloo", groups[i], singletons)
         return single or Blend(local=mean(groups[i].without(j)))
 
-    return assemble(groups, n_rows, rule)
+    return assemble("rloo", groups, n_rows, rule)

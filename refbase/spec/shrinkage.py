@@ -39,7 +39,7 @@ def shrinkage(
         share = james_stein(group.size, rest, variant) if weight is None else weight
         return Blend(mean(group.without(j)), target, share)
 
-    return assemble(groups, n_rows, rule)
+    return assemble("shrinkage", groups, n_rows, rule)
 
 
 def james_stein(size: int, rest: Sequence[Group], variant: str) -> Any:

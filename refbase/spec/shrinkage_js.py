@@ -29,7 +29,7 @@ def shrinkage_js(
             return Blend(target=target, weight=1)
         return Blend(mean(group.without(j)), target, corrected_weight(group.size, rest))
 
-    return assemble(groups, n_rows, rule)
+    return assemble("shrinkage_js", groups, n_rows, rule)
 
 
 def corrected_weight(size: int, rest: Sequence[Group]) -> Any:
