@@ -3,7 +3,6 @@
 import ast
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -91,11 +90,6 @@ def test_import_is_light():
 
 
 def test_import_is_fast():
-    """Under 0.3 s, NumPy included; the best of several, since other work may share the machine."""
-
-    def spent(code):
-        start = time.perf_counter()
-        run(code)
-        return time.perf_counter() - start
-
-    assert min(spent("import refbase") for _ in range(5)) - min(spent("pass") for _ in range(5)) < 0.3
+    """Under 0.3 s, NumPy included, in processor time: other work may share the machine."""
+    code = "import time; start = time.process_time(); import refbase; print(time.process_time() - start)"
+    assert min(float(run(code)) for _ in range(3)) < 0.3
