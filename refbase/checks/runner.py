@@ -1,0 +1,84 @@
+"""Run laws on subjects: generate, check, shrink, report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, errors, given, settings
+
+from refbase.checks.law import Law, LawResult
+from refbase.checks.subject import Probe, Subject, SubjectError, Violation
+
+
+def run_law(subject: Subject, law: Law, *, max_examples: int | None = None, derandomize: bool = True) -> LawResult:
+    """Search for an input on which the law fails, and shrink it.
+
+    Parameters
+    ----------
+    max_examples
+        Inputs to try; by default what the law asks for.
+    derandomize
+        Try the same inputs at every run. Turn it off to search further.
+
+    Examples
+    --------
+    >>> from refbase.checks import LAWS, catalogue_subject, run_law
+    >>> run_law(catalogue_subject("rloo", "exact"), LAWS["zero_sum"]).status
+    'holds'
+    """
+    reason = law.needs(subject)
+    if reason is not None:
+        return LawResult(law, subject, "not_applicable", reason)
+    last: dict[str, Any] = {"probe": Probe(subject), "examples": 0}
+
+    def attempt(case: Any) -> None:
+        last["probe"] = probe = Probe(subject)
+        law.check(probe, case)
+        last["examples"] += 1
+
+    search = settings(
+        max_examples=law.max_examples if max_examples is None else max_examples,
+        derandomize=derandomize,
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        print_blob=False,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    try:
+        search(given(law.cases(subject))(attempt))()
+    except Violation as violation:
+        code = listing(subject, last["probe"])
+        return LawResult(
+            law, subject, "fails", str(violation), code, violation.expected, violation.got, last["examples"]
+        )
+    except SubjectError as error:
+        return LawResult(law, subject, "error", str(error), listing(subject, last["probe"]), examples=last["examples"])
+    except errors.Flaky:
+        reason = "the same input gave different results: the estimator is not deterministic, or keeps state"
+        return LawResult(law, subject, "error", reason, listing(subject, last["probe"]), examples=last["examples"])
+    except errors.Unsatisfiable:
+        return LawResult(law, subject, "not_applicable", "no generated input meets the law's conditions")
+    return LawResult(law, subject, "holds", examples=last["examples"])
+
+
+def run_laws(subject: Subject, laws: Iterable[Law] | None = None, **how: Any) -> list[LawResult]:
+    """`run_law` for each law, by default all that the subject's claims bind it to."""
+    return [run_law(subject, law, **how) for law in (binding_laws(subject) if laws is None else laws)]
+
+
+def binding_laws(subject: Subject) -> list[Law]:
+    """The universal laws and those whose traits the subject claims."""
+    from refbase.checks.laws import LAWS
+
+    return [law for law in LAWS.values() if law.traits <= subject.claims]
+
+
+def listing(subject: Subject, probe: Probe) -> str:
+    """The recorded calls as Python to paste."""
+    calls = "\n".join(f"print({call})" for call in probe.calls)
+    heads = [("torch.", "import torch"), ("Fraction(", "from fractions import Fraction"), ("np.", "import numpy as np")]
+    imports = [line for mark, line in heads if mark in calls and line not in subject.code]
+    return "\n".join([*imports, subject.code, calls]) if subject.code else "\n".join([*imports, calls])

@@ -1,0 +1,116 @@
+"""Hypothesis strategies for batches: small, ragged, unordered, tied, constant, masked, offset.
+
+Rewards are drawn as exact numbers and handed to a subject in its own number type. Everything shrinks towards
+few rows, group ``a``, reward 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from refbase.checks.subject import Batch, Subject
+
+NAMES = "abcdefghijklmnopqrstuvwxyz"
+
+
+def _over(denominator: int, largest: int) -> SearchStrategy[Fraction]:
+    return st.integers(-largest, largest).map(lambda k: Fraction(k, denominator))
+
+
+BINARY = st.sampled_from([Fraction(0), Fraction(1)])
+INTEGERS = _over(1, 4)
+EIGHTHS = _over(8, 32)
+TENTHS = _over(10, 30)
+THIRDS = _over(3, 12)
+OFFSET = st.sampled_from([Fraction(10**6), Fraction(10**6 + 1)])
+
+#: Rewards that every floating type represents, as are their small shifts and doublings.
+DYADIC = (BINARY, INTEGERS, EIGHTHS)
+#: With values that binary floats round, and a large offset.
+ANY = (*DYADIC, TENTHS, THIRDS, OFFSET)
+
+
+@st.composite
+def group_codes(draw: st.DrawFn, ragged: bool = True, max_rows: int = 8, min_rows: int = 1) -> list[int]:
+    """Group codes in any row order: a few ragged groups, or more groups of at least two."""
+    if not ragged:
+        size, count = draw(st.integers(1, 4)), draw(st.integers(1, 5))
+        return list(draw(st.permutations([code for code in range(count) for _ in range(size)])))
+    few = st.lists(st.integers(0, 3), min_size=min_rows, max_size=max(max_rows, min_rows))
+    if not draw(st.booleans()):
+        return draw(few)
+    sizes = draw(st.lists(st.integers(2, 4), min_size=2, max_size=7))
+    return list(draw(st.permutations([code for code, size in enumerate(sizes) for _ in range(size)])))
+
+
+@st.composite
+def rewards_for(draw: st.DrawFn, codes: Sequence[int], styles: Sequence[SearchStrategy[Any]]) -> list[Any]:
+    """Rewards of one style; often some of the groups are constant."""
+    values = draw(st.sampled_from(list(styles)))
+    rewards = draw(st.lists(values, min_size=len(codes), max_size=len(codes)))
+    if draw(st.booleans()):
+        constant = draw(st.sets(st.sampled_from(sorted(set(codes)))))
+        first = {code: rewards[codes.index(code)] for code in constant}
+        rewards = [first.get(code, reward) for code, reward in zip(codes, rewards, strict=True)]
+    return rewards
+
+
+@st.composite
+def batches(
+    draw: st.DrawFn,
+    subject: Subject,
+    *,
+    styles: Sequence[SearchStrategy[Any]] = ANY,
+    masks: bool = False,
+    max_rows: int = 8,
+    min_rows: int = 1,
+    dtypes: Sequence[str] | None = None,
+) -> Batch:
+    """A batch that the subject's signature can express.
+
+    Parameters
+    ----------
+    masks
+        Also draw a validity flag per row (all rows may be invalid), if the subject takes them.
+    dtypes
+        By default the subject's.
+    """
+    codes = draw(group_codes(subject.ragged, max_rows, min_rows))
+    rewards = draw(rewards_for(codes, styles))
+    valid = None
+    if masks and subject.masks:
+        valid = tuple(draw(st.lists(st.booleans(), min_size=len(codes), max_size=len(codes))))
+    dtype = draw(st.sampled_from(list(dtypes or subject.dtypes)))
+    return Batch(tuple(rewards), tuple(NAMES[code] for code in codes), valid, dtype)
+
+
+def reordered(batch: Batch) -> SearchStrategy[tuple[Batch, list[int]]]:
+    """The batch with an order of its rows."""
+    return st.permutations(range(len(batch))).map(lambda order: (batch, list(order)))
+
+
+#: Pools of labels that public code has confused: numeric-looking strings, ints, tuples, None, mixtures.
+LABEL_POOLS: dict[str, tuple[Any, ...]] = {
+    "strings": ("a", "b", "c", "d", "e", "f", "g", "h", ""),
+    "digits": ("7", "007", "07", "7.0", "+7", "7 ", "٧", "0x7", "1e0"),
+    "ints": (7, -7, 0, 2**40, -(2**40), 3, 10**6, 12, -1),
+    "tuples": ((1, 2), (12,), ("1", "2"), (), (1, "2"), ((1,), 2), ("a",), (0,), (None,)),
+    "mixed": (None, 1, "1", (1,), "None", 1.5, "1.5", b"1", frozenset({1})),
+    "uuids": tuple(f"3f2b8c1e-{k:04d}-4c1d-9e0f-0a1b2c3d4e5f" for k in range(9)),
+}
+
+
+@st.composite
+def relabelled(draw: st.DrawFn, batch: Batch) -> Batch:
+    """The same grouping under other labels, drawn from one of `LABEL_POOLS`."""
+    names = sorted(set(batch.group_ids), key=str)
+    pool = LABEL_POOLS[draw(st.sampled_from(list(LABEL_POOLS)))]
+    chosen = draw(st.lists(st.sampled_from(pool), min_size=len(names), max_size=len(names), unique_by=repr))
+    new = dict(zip(names, chosen, strict=True))
+    return replace(batch, group_ids=tuple(new[name] for name in batch.group_ids))

@@ -1,0 +1,286 @@
+"""What a law is run on: an estimator behind one call signature, and the record of how it was called."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from refbase.checks import tolerance
+from refbase.estimate import Estimate
+from refbase.validate import is_tensor
+
+#: How a subject takes its rewards.
+NUMBERS = ("exact", "float", "torch")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Generated input, in exact numbers; a subject receives it in its own number type.
+
+    Parameters
+    ----------
+    rewards
+        (N,) Fractions, or the floats nan and ±inf on rows that are masked.
+    group_ids
+        (N,) labels.
+    valid
+        (N,) flags, or None when every row is valid.
+    dtype
+        What torch subjects receive; the others ignore it.
+    """
+
+    rewards: tuple[Any, ...]
+    group_ids: tuple[Hashable, ...]
+    valid: tuple[bool, ...] | None = None
+    dtype: str = "float64"
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def rows(self) -> list[int]:
+        """Positions of the valid rows."""
+        return [row for row in range(len(self)) if self.valid is None or self.valid[row]]
+
+    @property
+    def groups(self) -> dict[Hashable, list[int]]:
+        """Valid rows by label."""
+        members: dict[Hashable, list[int]] = {}
+        for row in self.rows:
+            members.setdefault(self.group_ids[row], []).append(row)
+        return members
+
+    def mapped(self, change: Callable[[Any], Any]) -> Batch:
+        """The same batch with every reward changed."""
+        return replace(self, rewards=tuple(change(r) for r in self.rewards))
+
+    def with_reward(self, row: int, value: Any) -> Batch:
+        return replace(self, rewards=(*self.rewards[:row], value, *self.rewards[row + 1 :]))
+
+    def take(self, order: Sequence[int]) -> Batch:
+        """Rows in another order, or some of them."""
+        valid = None if self.valid is None else tuple(self.valid[k] for k in order)
+        rewards = tuple(self.rewards[k] for k in order)
+        return replace(self, rewards=rewards, group_ids=tuple(self.group_ids[k] for k in order), valid=valid)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An estimator under test.
+
+    Parameters
+    ----------
+    name
+        As it appears in reports.
+    call
+        ``call(rewards, group_ids, valid=None, **options)``; `rewards` is a list of Fractions ("exact"), a
+        list of floats ("float") or an (N,) tensor ("torch"), `group_ids` a list, `valid` None or a list of
+        bools (a bool tensor for "torch"). It returns a `refbase.Estimate`, the (N,) advantages alone, or a
+        tuple of outputs whose first entry is the advantages.
+    claims
+        Traits from `refbase.catalog.TRAITS`.
+    numbers
+        "exact", "float" or "torch".
+    options
+        Keyword arguments of every call.
+    code
+        Python that binds the name ``estimator``, put before the calls of a printed counterexample.
+    render
+        Text of one call, where the outside signature is not ``estimator(rewards, group_ids, valid)``.
+    dtypes
+        Floating dtypes of a torch subject; the first one is preferred in counterexamples.
+    ragged, masks
+        False where the signature cannot express groups of unequal size, or masked rows.
+    reference
+        The exact counterpart (called with Fractions), for the law that compares the two.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    claims: frozenset[str] = frozenset()
+    numbers: str = "torch"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    code: str = ""
+    render: Callable[[Batch, Mapping[str, Any]], str] | None = None
+    dtypes: tuple[str, ...] = ("float32", "float64")
+    ragged: bool = True
+    masks: bool = True
+    reference: Callable[..., Estimate] | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One result in Python numbers; parts that the subject does not report are None."""
+
+    advantages: list[Any]
+    baseline: list[Any] | None = None
+    weight: list[Any] | None = None
+    local: list[Any] | None = None
+    target: list[Any] | None = None
+    scale: list[Any] | None = None
+    eps: float = 0.0  # of the number type that came out; 0 for exact numbers
+    raw: Any = None
+
+    @property
+    def is_estimate(self) -> bool:
+        return isinstance(self.raw, Estimate)
+
+
+class Violation(AssertionError):
+    """A law does not hold on some input."""
+
+    def __init__(self, message: str, expected: Any = None, got: Any = None) -> None:
+        super().__init__(message)
+        self.expected, self.got = expected, got
+
+
+class SubjectError(Exception):
+    """The subject raised, or returned something that cannot be read as advantages."""
+
+
+class Probe:
+    """Calls a subject, reads what comes back, and remembers the calls for the report."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.calls: list[str] = []
+
+    def __call__(self, batch: Batch, **options: Any) -> Answer:
+        rewards, valid = self.rewards(batch), self.valid(batch)
+        self.calls.append(self.render(batch, options))
+        result = self.run(rewards, list(batch.group_ids), valid, **options)
+        return read_answer(result, len(batch))
+
+    def run(self, rewards: Any, group_ids: Any, valid: Any = None, **options: Any) -> Any:
+        """The bare call with the subject's options; any exception becomes a `SubjectError`."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return self.subject.call(rewards, group_ids, valid, **{**self.subject.options, **options})
+        except Exception as error:
+            raise SubjectError(f"raised {type(error).__name__}: {error}") from error
+
+    def rewards(self, batch: Batch) -> Any:
+        """The batch's rewards as the subject takes them."""
+        if self.subject.numbers == "exact":
+            return list(batch.rewards)
+        if self.subject.numbers == "float":
+            return [float(r) for r in batch.rewards]
+        return to_tensor(batch.rewards, batch.dtype)
+
+    def valid(self, batch: Batch) -> Any:
+        if batch.valid is None:
+            return None
+        if self.subject.numbers == "torch":
+            import torch
+
+            return torch.tensor(batch.valid)
+        return list(batch.valid)
+
+    def seen(self, batch: Batch) -> Batch:
+        """The batch with its rewards as they are after conversion to the subject's number type."""
+        if self.subject.numbers == "exact":
+            return batch
+        values = self.rewards(batch)
+        listed = values if self.subject.numbers == "float" else values.double().tolist()
+        return replace(batch, rewards=tuple(Fraction(v) if np.isfinite(v) else v for v in listed))
+
+    def exact(self, batch: Batch) -> bool:
+        """Whether the conversion changes nothing."""
+        return self.seen(batch).rewards == batch.rewards
+
+    def bound(self, batch: Batch, *answers: Answer) -> Any:
+        """The rounding allowance of `tolerance.algebraic` for these answers to this batch."""
+        return tolerance.algebraic(batch.rewards, max(answer.eps for answer in answers))
+
+    def render(self, batch: Batch, options: Mapping[str, Any]) -> str:
+        options = {**self.subject.options, **options}
+        if self.subject.render is not None:
+            return self.subject.render(batch, options)
+        arguments = [render_rewards(batch, self.subject.numbers), repr(list(batch.group_ids))]
+        if batch.valid is not None:
+            flags = repr(list(batch.valid))
+            arguments.append(f"valid=torch.tensor({flags})" if self.subject.numbers == "torch" else f"valid={flags}")
+        arguments += [f"{key}={value!r}" for key, value in options.items()]
+        return f"estimator({', '.join(arguments)})"
+
+
+def to_tensor(values: Sequence[Any], dtype: str) -> Any:
+    import torch
+
+    kind = getattr(torch, dtype)
+    if kind == torch.bool or not kind.is_floating_point:
+        return torch.tensor([int(v) for v in values], dtype=kind)
+    return torch.tensor([float(v) for v in values], dtype=torch.float64).to(kind)
+
+
+def render_rewards(batch: Batch, numbers: str) -> str:
+    """The rewards as Python source."""
+    if numbers == "exact":
+        return f"[{', '.join(map(render_number, batch.rewards))}]"
+    if numbers == "float":
+        return f"[{', '.join(render_number(float(r)) for r in batch.rewards)}]"
+    integral = batch.dtype.startswith(("int", "uint", "bool"))
+    values = ", ".join(str(int(r)) if integral else render_number(float(r)) for r in batch.rewards)
+    return f"torch.tensor([{values}], dtype=torch.{batch.dtype})"
+
+
+def render_number(value: Any) -> str:
+    if isinstance(value, Fraction):
+        whole = value.denominator == 1
+        return f"Fraction({value.numerator})" if whole else f"Fraction({value.numerator}, {value.denominator})"
+    if isinstance(value, float) and not np.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def read_answer(result: Any, n_rows: int) -> Answer:
+    """Any accepted return value as an `Answer`; a `SubjectError` says what is wrong with others."""
+    if isinstance(result, Estimate):
+        parts = {
+            name: _read(name, getattr(result, name), n_rows)
+            for name in ("advantages", "baseline", "weight", "local", "target", "scale")
+        }
+        for name in ("advantages", "baseline", "weight"):
+            if parts[name] is None:
+                raise SubjectError(f"returned an Estimate whose `{name}` is None")
+        return Answer(**parts, eps=_eps(result.advantages), raw=result)  # type: ignore[arg-type]
+    first = result[0] if isinstance(result, tuple) else result
+    values = _read("advantages", first, n_rows)
+    if values is None:
+        raise SubjectError("returned None where advantages belong")
+    return Answer(values, eps=_eps(first), raw=result)
+
+
+def _read(name: str, values: Any, n_rows: int) -> list[Any] | None:
+    if values is None:
+        return None
+    if is_tensor(values):
+        shape = tuple(values.shape)
+        listed = values.detach().cpu().double().tolist() if len(shape) == 1 else None
+    elif isinstance(values, np.ndarray):
+        shape = values.shape
+        listed = values.tolist() if values.ndim == 1 else None
+    elif isinstance(values, (list, tuple)):
+        shape = (len(values),)
+        listed = list(values)
+    else:
+        raise SubjectError(f"returned {name} of type {type(values).__name__}; a tensor, array or list was expected")
+    if shape != (n_rows,) or listed is None:
+        raise SubjectError(f"returned {name} of shape {shape} for {n_rows} rollouts; ({n_rows},) was expected")
+    return [Fraction(v) if isinstance(v, int) else v for v in listed]
+
+
+def _eps(values: Any) -> float:
+    if is_tensor(values):
+        import torch
+
+        return torch.finfo(values.dtype).eps if values.dtype.is_floating_point else 0.0
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+        return float(np.finfo(values.dtype).eps)
+    return float(np.finfo(float).eps) if any(isinstance(v, float) for v in values) else 0.0
