@@ -85,7 +85,7 @@ def batches(
     rewards = draw(rewards_for(codes, styles))
     valid = None
     if masks and subject.masks:
-        valid = tuple(draw(st.lists(st.booleans(), min_size=len(codes), max_size=len(codes))))
+        valid = tuple(draw(st.lists(st.sampled_from([True, False]), min_size=len(codes), max_size=len(codes))))
     dtype = draw(st.sampled_from(list(dtypes or subject.dtypes)))
     return Batch(tuple(rewards), tuple(NAMES[code] for code in codes), valid, dtype)
 
