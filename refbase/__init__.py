@@ -1,8 +1,45 @@
 """Advantage estimators for critic-free RL of language models, as tested mathematics.
 
-Every estimator is called ``refbase.<name>(rewards, group_ids, valid=None, **options) -> Estimate``. Torch
-tensors are computed by a vectorised kernel, any other sequence of numbers (floats, ``Fraction``, sympy) by
-the executable specification. Importing this package loads NumPy and nothing heavier.
+Every estimator is called ``refbase.<name>(rewards, group_ids, valid=None, **options) -> Estimate``; `bvblend` and
+`bvblend_eb` take a `HistoryState` as third argument. Torch tensors are computed by a vectorised kernel, any other
+sequence of numbers (floats, ``Fraction``, sympy) by the executable specification; a NumPy array gives arrays.
+Importing this package loads NumPy and nothing heavier.
+
+What all estimators share
+-------------------------
+Data
+    A batch holds N rollouts: `rewards` (one return each), `group_ids` (the prompt each answers), `valid`. Groups
+    may have any sizes, their rows any order, labels may be any hashables and are compared by equality alone.
+Invalid rows
+    They take part in no statistic, whatever they hold, and get 0 in ``advantages``, ``baseline`` and ``weight``.
+    A group without valid rows does not exist. A batch without valid rows gives zeros.
+Numbers
+    Kernels accumulate in float64, measured from a member of the data, and return the rewards' floating dtype
+    (integers and booleans: torch's default dtype) on their device, without graph and in fresh storage. The spec
+    computes in the rewards' own number type; integers become floats.
+Absent parts
+    A row that has no local mean or no target holds None there (spec) or NaN (kernels). Where neither exists the
+    baseline is 0 and the row keeps its raw reward.
+
+Errors
+------
+`InputError` (a ValueError) and `InputTypeError` (a TypeError) name function, argument, requirement, value with its
+place, and remedy. All estimators raise them for: an empty batch; rewards that are not one real number per
+rollout; a NaN or infinite reward of a valid rollout under ``nonfinite="raise"``; `group_ids` or `valid` of another
+length; labels of valid rollouts that cannot be hashed or differ from themselves (NaN); flags other than booleans, 0
+and 1; options outside their range; unknown options. `DegenerateBatchWarning` is issued when each of several
+rollouts is alone in its group.
+
+Examples
+--------
+>>> import refbase
+>>> estimate = refbase.rloo([1.0, 0.0, 1.0, 1.0], ["a", "a", "b", "b"])
+>>> estimate.advantages
+[1.0, -1.0, 0.0, 0.0]
+>>> refbase.rloo([1.0, float("nan")], ["a", "a"])  # doctest: +ELLIPSIS
+Traceback (most recent call last):
+    ...
+refbase.validate.InputError: rloo: `rewards` must be finite; got nan at rollout 1 (group 'a'). Pass ...
 """
 
 from refbase._dispatch import public

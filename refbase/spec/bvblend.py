@@ -26,7 +26,83 @@ def bvblend(
     weight: Any = None,
     nonfinite: str = "raise",
 ) -> Estimate:
-    """Uncertainty-weighted historical baseline; see `refbase.bvblend`."""
+    """BV-Blend: the group mean blended with a historical mean by their uncertainties.
+
+    **Definition.** For rollout j of a group with mean mu and Bessel variance var (0 for one rollout), and the history
+    of its key: H the decayed mean of group means, var_u their variance (ddof 0) in the window, var_H the decayed mean
+    of (reward - H)^2::
+
+        w           = var_u / (var_u + var)
+        baseline_j  = (1 - w) * mu + w * H
+        scale       = max(min_scale, sqrt((1 - w) * var + w * var_H))     for scale="blend"
+        advantage_j = (reward_j - baseline_j) / scale
+
+    Parameters
+    ----------
+    rewards, group_ids, valid
+        (N,) each; as for the estimators without a state.
+    state
+        `HistoryState` of the steps before this one. It is read, never changed; see `update_history`.
+    history_keys
+        (N,) strings, ints or None, equal within a group: the history that each prompt leans on. Default: one for all.
+    local
+        ``"mean"``: mu and var of the whole group. ``"loo"``: of the group's other rollouts; with one other rollout var
+        is the historical within-group variance.
+    scale
+        ``"blend"`` as above; ``"group"``: max(min_scale, sqrt(var)); ``"none"``: no division.
+    min_scale
+        Positive smallest divisor, in the reward's unit.
+    weight
+        None for the formula, or a constant w in [0, 1] for groups that have a history and a local mean.
+    nonfinite
+        ``"raise"`` or ``"exclude"``: a NaN or infinite reward of a valid rollout is an error, or makes it invalid.
+
+    Returns
+    -------
+    Estimate
+        ``local`` the group's mean, ``target`` H, ``scale`` the divisor or None.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        As for every estimator, see "Errors" in `refbase`; an unknown `local` or `scale`; `min_scale` not
+        positive; `weight` outside [0, 1]; `state` no HistoryState; history keys that differ within a group.
+
+    Edge cases
+    ----------
+    No history: w = 0 and the group's own deviation as scale; a group of one then keeps its raw reward, undivided.
+    Group of one with history: H is its baseline. var_u = var = 0 with history: w = 1, so an all-equal group with
+    rewards other than H gets advantages other than 0: the purpose of the method. No valid rollout: zeros. Empty
+    batch: `InputError`.
+
+    Laws
+    ----
+    group_local, convex_weight, history
+
+    With ``local="loo"`` also own_reward_independent, and with ``scale="none"`` besides unbiased; the default is
+    neither: docs/estimators/bvblend.md has an example in which its expected gradient points the wrong way.
+
+    Differs from
+    ------------
+    This is the article's formula made well-defined, not a transcript of the paper, whose history is keyed by semantic
+    cluster and whose weight comes from a standard-error proxy. ``scale="group"`` without a floor is the article's: it
+    divides by 0 in all-equal groups. verl 0.9.1 has no counterpart.
+
+    References
+    ----------
+    Chang, Wu, Chang, arXiv 2606.28707.
+
+    Examples
+    --------
+    >>> import refbase
+    >>> state = refbase.HistoryState.empty()
+    >>> state = refbase.update_history(state, [1.0, 0.0, 0.0, 0.0], ["a", "a", "b", "b"], step=1)
+    >>> state.keys[None].mean
+    0.25
+    >>> estimate = refbase.bvblend([1.0, 1.0], ["c", "c"], state, scale="none")
+    >>> estimate.weight, estimate.baseline, estimate.advantages
+    ([1.0, 1.0], [0.25, 0.25], [0.75, 0.75])
+    """
     validate.check_choice("bvblend", "local", local, validate.BVBLEND_LOCALS)
     validate.check_choice("bvblend", "scale", scale, validate.BVBLEND_SCALES)
     validate.check_number("bvblend", "min_scale", min_scale, 0, open_low=True)

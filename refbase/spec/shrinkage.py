@@ -23,7 +23,79 @@ def shrinkage(
     variant: str = "paper",
     nonfinite: str = "raise",
 ) -> Estimate:
-    """James-Stein shrinkage baseline; see `refbase.shrinkage`."""
+    """James-Stein baseline: the leave-one-out mean shrunk towards the other prompts' mean.
+
+    **Definition.** For rollout j of prompt i, with n prompts, mu_k, s2_k the mean and Bessel variance of prompt k,
+    m_i the number of rollouts of prompt i, and all averages over the other prompts k != i::
+
+        baseline_j = (1 - w) * local_j + w * target
+        local_j    = leave-one-out mean of prompt i
+        target     = mu_-i = average of mu_k
+        w          = (n - 1)/n * v / (v + s)
+        v          = average of s2_k, over those with m_k >= 2, divided by m_i
+        s          = average of (mu_k - mu_-i)^2
+
+    `w` and the target come from the other prompts alone, so no rollout's own reward moves its baseline.
+
+    Parameters
+    ----------
+    rewards
+        (N,) numbers, one return per rollout, in any reward unit. Torch tensors of any real dtype are computed by
+        the kernel; arrays and sequences (float, int, ``Fraction``, sympy) by this function.
+    group_ids
+        (N,) hashable labels: the prompt that each rollout answers. Rows may come in any order.
+    valid
+        (N,) booleans or 0 and 1; False takes a rollout out of every statistic. Default: all True.
+    weight
+        None for the formula, or a constant w in [0, 1]; 0 is `rloo`.
+    variant
+        ``"paper"``, or ``"released"`` for the coefficient of the authors' code, v/(v + s + 1e-6), to compare with.
+    nonfinite
+        ``"raise"`` or ``"exclude"``: a NaN or infinite reward of a valid rollout is an error, or makes it invalid.
+
+    Returns
+    -------
+    Estimate
+        ``local``, ``target`` and ``weight`` as above; ``scale`` is None.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        As for every estimator, see "Errors" in `refbase`; `weight` outside [0, 1]; an unknown `variant`.
+
+    Edge cases
+    ----------
+    In this order: one prompt -> w = 0; a group of one -> w = 1 (the other prompts' mean is the baseline); no other
+    prompt with two rollouts -> w = 0; v + s = 0 -> w = 0. One prompt with one rollout keeps its raw reward. Constant
+    group: not 0 in general, which is the point. No valid rollout: zeros. Empty batch: `InputError`.
+
+    Laws
+    ----
+    shift, scale, own_reward_independent, unbiased, convex_weight
+
+    Differs from
+    ------------
+    The paper assumes equal group sizes; the division of v by the own m_i is ours and reduces to it.
+    The released code leaves out (n - 1)/n, adds 1e-6, ignores labels and takes rows as sorted with equal sizes:
+    with groups (1, 0), (0, 0), (1, 1) its w for the second group is 0.66666 where the paper's formula gives 4/9;
+    ``variant="released"`` reproduces the coefficient, not the assumption about rows.
+    verl 0.9.1 has no counterpart.
+
+    References
+    ----------
+    Zeng, Zhou, Arora, Zanette, "Shrinking the Variance", arXiv 2511.03710.
+
+    Examples
+    --------
+    >>> import refbase
+    >>> from fractions import Fraction as F
+    >>> rewards = [F(1), F(0), F(0), F(0), F(1), F(1)]
+    >>> estimate = refbase.shrinkage(rewards, ["a", "a", "b", "b", "c", "c"])
+    >>> [str(w) for w in estimate.weight]
+    ['0', '0', '4/9', '4/9', '4/9', '4/9']
+    >>> [str(b) for b in estimate.baseline]
+    ['0', '1', '1/3', '1/3', '2/3', '2/3']
+    """
     validate.check_choice("shrinkage", "variant", variant, validate.SHRINKAGE_VARIANTS)
     if weight is not None:
         validate.check_number("shrinkage", "weight", weight, 0, 1)
