@@ -28,7 +28,7 @@ place, and remedy. All estimators raise them for: an empty batch; rewards that a
 rollout; a NaN or infinite reward of a valid rollout under ``nonfinite="raise"``; `group_ids` or `valid` of another
 length; labels of valid rollouts that cannot be hashed or differ from themselves (NaN); flags other than booleans, 0
 and 1; options outside their range; unknown options. `DegenerateBatchWarning` is issued when each of several
-rollouts is alone in its group.
+rollouts is alone in its group, and when no rollout gets an advantage although the rewards differ between groups.
 
 Examples
 --------
