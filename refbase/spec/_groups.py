@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from refbase import validate
@@ -27,11 +28,11 @@ class Group:
     def size(self) -> int:
         return len(self.rewards)
 
-    @property
+    @cached_property
     def mean(self) -> Number:
         return mean(self.rewards)
 
-    @property
+    @cached_property
     def squares(self) -> Number:
         """Sum of squared deviations from the group's mean."""
         centre = self.mean
