@@ -10,8 +10,12 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
 
 from verl_ext import cpu
+from verl_ext.imports import after_import
 
 __all__ = ["errors"]
 
@@ -19,16 +23,67 @@ __all__ = ["errors"]
 errors: list[tuple[str, Exception]] = []
 
 
-def _attempt(step: str, action: Callable[[], None]) -> None:
-    try:
-        action()
-    except Exception as error:
-        errors.append((step, error))
-        print(f"refbase: the verl plug-in failed while it tried to {step}:", file=sys.stderr)
-        traceback.print_exc(file=sys.stderr)
-        sys.stderr.flush()
-        raise
+def _loudly(step: str, action: Callable[..., None], fatal: bool = False) -> Callable[..., None]:
+    """``action``, with its exception printed and kept. Only a fatal one goes on: a job that uses none of our
+    estimators must not fail for them."""
+
+    @wraps(action)
+    def run(*args: Any) -> None:
+        try:
+            action(*args)
+        except Exception as error:
+            errors.append((step, error))
+            print(f"refbase: the verl plug-in failed while it tried to {step}:", file=sys.stderr)
+            traceback.print_exc(file=sys.stderr)
+            sys.stderr.flush()
+            if fatal:
+                raise
+
+    return run
 
 
-if cpu.enabled():
-    _attempt("set verl up for the CPU", cpu.install)
+def _register_estimators(core_algos: ModuleType) -> None:
+    """Make the estimators known to ``algorithm.adv_estimator``."""
+    from verl_ext.adapters import ESTIMATORS
+
+    for name, function in ESTIMATORS.items():
+        core_algos.register_adv_est(name)(function)
+
+
+def _explain_unknown_names(core_algos: Any) -> None:
+    """Let verl's error for an unknown estimator say which there are."""
+    find = core_algos.get_adv_estimator_fn
+
+    @wraps(find)
+    def get_adv_estimator_fn(name_or_enum: Any) -> Any:
+        try:
+            return find(name_or_enum)
+        except ValueError:
+            from refbase import validate
+
+            name = getattr(name_or_enum, "value", name_or_enum)
+            valid = core_algos.ADV_ESTIMATOR_REGISTRY
+            message = str(validate.unknown_name("algorithm.adv_estimator", "estimator", name, valid))
+            for step, error in errors:
+                message += f" The plug-in of refbase failed to {step}: {error!r}"
+            raise validate.InputError(message) from None
+
+    core_algos.get_adv_estimator_fn = get_adv_estimator_fn
+
+
+def _store_configs(config_store: ModuleType) -> None:
+    """Let ``--config-name refbase_trainer`` find our files from verl's own entry point."""
+    from verl_ext.configs import store
+
+    store(config_store.ConfigStore.instance())
+
+
+def _prepare() -> None:
+    if cpu.enabled():
+        cpu.install()
+    after_import("verl.trainer.ppo.core_algos", _loudly("register its estimators", _register_estimators))
+    after_import("verl.trainer.ppo.core_algos", _loudly("explain unknown estimators", _explain_unknown_names))
+    after_import("hydra.core.config_store", _loudly("store its configurations", _store_configs))
+
+
+_loudly("start", _prepare, fatal=True)()

@@ -28,9 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-__all__ = ["CONFIG_DIR", "ENVIRONMENT", "command", "isolation", "main", "run"]
-
-CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
+__all__ = ["ENVIRONMENT", "command", "isolation", "main", "run"]
 
 #: Environment of a job; what is set already is kept.
 ENVIRONMENT: Mapping[str, str] = {
@@ -68,7 +66,7 @@ def command(overrides: Sequence[str], python: str = sys.executable) -> list[str]
     overrides : sequence of str
         Arguments of ``verl.trainer.main_ppo``: Hydra overrides and flags.
     """
-    arguments = [python, "-m", "verl.trainer.main_ppo", "--config-dir", str(CONFIG_DIR)]
+    arguments = [python, "-m", "verl.trainer.main_ppo"]
     if not any(o in ("--config-name", "-cn") or o.startswith("--config-name=") for o in overrides):
         arguments += ["--config-name", "refbase_cpu"]
     return [*arguments, *overrides]

@@ -1,0 +1,219 @@
+"""verl's advantage seam: its keywords to an estimator's arguments, and back.
+
+verl calls ``f(token_level_rewards=(N, T), response_mask=(N, T), config=algorithm, index=(N,) uids)`` and takes
+``(advantages, returns)``, both (N, T).
+
+* A rollout's return is the sum of its token-level rewards, with KL already in it if
+  ``algorithm.use_kl_in_reward`` says so.
+* A row without a valid token is out of every statistic and gets 0: the padding rows that verl adds to ragged
+  batches (uid ``pad...``), and rollouts that were rejected as a whole.
+* ``advantages`` hold the rollout's advantage on its valid tokens, 0 elsewhere; ``returns`` the rollout's return
+  in the same way. They share no memory with each other or with the inputs.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from refbase import CATALOG, Estimate, validate
+from refbase.groups import factorise
+from refbase.tokens import broadcast, sequence_returns, valid_rows
+from verl_ext import history
+from verl_ext.options import BVBlendOptions, GVPOOptions, Options, parse, verl_name
+
+__all__ = ["ESTIMATORS", "GVPOSettingWarning", "estimate"]
+
+
+class GVPOSettingWarning(UserWarning):
+    """A setting with which the stock trainer does not follow GVPO's gradient."""
+
+
+def _adapter(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    def compute(
+        token_level_rewards: Tensor,
+        response_mask: Tensor,
+        config: Any = None,
+        index: Any = None,
+        **_unused: Any,
+    ) -> tuple[Tensor, Tensor]:
+        options = parse(name, config)
+        returns = sequence_returns(token_level_rewards, response_mask, options.masked_rewards)
+        if index is None:
+            validate.reject(
+                verl_name(name),
+                "index",
+                "hold the prompt of each rollout",
+                "None",
+                "verl takes it from the batch's `uid` column; add that column, one label per prompt.",
+            )
+        with torch.no_grad():
+            result = estimate(name, returns, index, valid_rows(response_mask), options, config, response_mask.sum(-1))
+        _announce(name, options, config)
+        shown = torch.where(returns.isfinite(), returns, 0.0)
+        return broadcast(result.advantages, response_mask), broadcast(shown, response_mask)
+
+    compute.__name__ = compute.__qualname__ = verl_name(name)
+    compute.__doc__ = f"`refbase.{name}` ({CATALOG[name].summary}) as a verl advantage estimator."
+    return compute
+
+
+def estimate(
+    name: str,
+    returns: Tensor,
+    labels: Any,
+    valid: Tensor,
+    options: Options,
+    config: Any = None,
+    lengths: Tensor | None = None,
+    history_keys: Any = None,
+    step: int | None = None,
+) -> Estimate:
+    """Run an estimator on one number per rollout, with what surrounds it in a trainer.
+
+    Parameters
+    ----------
+    name : str
+        Name in `refbase.CATALOG`.
+    returns, valid, lengths : Tensor, shape (N,)
+        Return, validity and number of valid tokens of each rollout.
+    labels : sequence of length N
+        Which prompt a rollout answers, in this batch.
+    options : Options
+        From `parse`.
+    config : DictConfig, optional
+        verl's ``algorithm`` section.
+    history_keys, step : optional
+        For BV-Blend, where the trainer knows them.
+    """
+    kernel = CATALOG[name].load_kernel()
+    arguments = options.kernel(name)
+    if options.nonfinite == "exclude":
+        valid = valid & returns.isfinite()
+    if isinstance(options, BVBlendOptions):
+        return _with_history(kernel, returns, labels, valid, options, arguments, history_keys, step)
+    if name == "grpo" and not _get(config, "norm_adv_by_std_in_grpo", True):
+        kernel = CATALOG["group_mean"].load_kernel()
+    if name == "opo" and lengths is not None:
+        arguments["lengths"] = lengths
+    result = kernel(returns, labels, valid, **arguments)
+    if isinstance(options, GVPOOptions):
+        _check_gvpo_settings(config)
+        if options.size_correction:
+            factor = _size_factor(labels, valid).to(result.advantages)
+            return Estimate(
+                advantages=result.advantages * factor,
+                baseline=result.baseline,
+                weight=result.weight,
+                local=result.local,
+                target=result.target,
+                scale=torch.where(factor > 0, 1 / factor, 1.0),
+            )
+    return result
+
+
+def _with_history(
+    kernel: Callable[..., Estimate],
+    returns: Tensor,
+    labels: Any,
+    valid: Tensor,
+    options: BVBlendOptions,
+    arguments: Mapping[str, Any],
+    history_keys: Any,
+    step: int | None,
+) -> Estimate:
+    rows = valid.nonzero()[:, 0].tolist()
+    values = returns.double().tolist()
+    return history.history_for(options.memory).read(
+        lambda state: kernel(returns, labels, state, valid, history_keys, **arguments),
+        rewards=[values[row] for row in rows],
+        group_ids=[labels[row] for row in rows],
+        keys=None if history_keys is None else [history_keys[row] for row in rows],
+        step=step,
+    )
+
+
+def _size_factor(labels: Any, valid: Tensor) -> Tensor:
+    """(N,) ``(k_max - 1)/(k_i - 1)``, 0 for a group of one.
+
+    The gradient of GVPO's loss weighs the centred rewards of a group by 1/(k-1). verl averages over rollouts,
+    which lets a group of five weigh more than that against one of two (cosine 0.84 to the right direction).
+    The factor k_max - 1, common to the batch, leaves groups of one size as they are.
+    """
+    rows = valid.nonzero()[:, 0].tolist()
+    factor = torch.zeros(valid.shape, dtype=torch.float64)
+    codes, _ = factorise([labels[row] for row in rows])
+    if len(codes):
+        size = np.bincount(codes)[codes]
+        weight = np.where(size > 1, (size.max() - 1) / np.maximum(size - 1, 1), 0.0)
+        factor[rows] = torch.from_numpy(weight)
+    return factor.to(valid.device)
+
+
+_warned: set[str] = set()
+
+
+def _check_gvpo_settings(config: Any) -> None:
+    """Warn, once each, about what makes the stock trainer's update differ from GVPO's gradient.
+
+    The loss does not see groups there, so the update is exact while the policy is the one that sampled: one
+    optimizer step per batch, whole sequences weighed alike.
+    """
+    root = config._get_root() if hasattr(config, "_get_root") else None
+    actor = _get(_get(root, "actor_rollout_ref"), "actor")
+    if actor is None:
+        _warn("the actor's settings cannot be seen from here; they are not checked.")
+        return
+    aggregation = _get(actor, "loss_agg_mode")
+    if aggregation != "seq-mean-token-sum":
+        _warn(
+            f"actor_rollout_ref.actor.loss_agg_mode={aggregation!r} does not weigh whole sequences; set it to "
+            "seq-mean-token-sum."
+        )
+    epochs, mini = _get(actor, "ppo_epochs", 1), _get(actor, "ppo_mini_batch_size")
+    batch = _get(_get(root, "data"), "train_batch_size")
+    if epochs != 1 or (mini is not None and batch is not None and mini < batch):
+        _warn(
+            f"with ppo_epochs={epochs} and ppo_mini_batch_size={mini} for train_batch_size={batch} there are "
+            "several optimizer steps per batch; from the second on, the stock loss leaves GVPO's gradient. Use "
+            "one (ppo_epochs=1, ppo_mini_batch_size=train_batch_size)."
+        )
+    if _get(config, "use_kl_in_reward", False) and _get(_get(config, "kl_ctrl"), "type", "fixed") != "fixed":
+        _warn("algorithm.kl_ctrl.type must be 'fixed': the loss is defined for one beta (kl_ctrl.kl_coef).")
+
+
+def _warn(message: str) -> None:
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(f"adv_estimator=gvpo: {message}", GVPOSettingWarning, stacklevel=4)
+
+
+def _get(config: Any, key: str, default: Any = None) -> Any:
+    """``config[key]`` of a DictConfig in struct mode, a mapping, verl's dataclass or None."""
+    return config.get(key, default) if hasattr(config, "get") else default
+
+
+_announced: set[tuple[str, Options]] = set()
+
+
+def _announce(name: str, options: Options, config: Any) -> None:
+    """Say once what runs: a setting that was misplaced shows by its absence."""
+    if (name, options) in _announced:
+        return
+    _announced.add((name, options))
+    settings = {"masked_rewards": options.masked_rewards, **options.kernel(name)}
+    text = ", ".join(f"{key}={value}" for key, value in settings.items())
+    note = ""
+    if not isinstance(options, BVBlendOptions) and name != "grpo" and _get(config, "norm_adv_by_std_in_grpo", False):
+        note = "; not divided by a standard deviation (norm_adv_by_std_in_grpo applies to grpo)"
+    print(f"refbase: adv_estimator={verl_name(name)} ({text}{note})", file=sys.stderr, flush=True)
+
+
+#: Name for ``algorithm.adv_estimator`` -> function.
+ESTIMATORS: Mapping[str, Callable[..., tuple[Tensor, Tensor]]] = {verl_name(name): _adapter(name) for name in CATALOG}

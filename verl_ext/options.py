@@ -1,0 +1,326 @@
+"""Options of the estimators, as verl's configuration carries them.
+
+One block for each family, beside verl's own keys under ``algorithm``::
+
+    algorithm.shrinkage.weight=0.3        adv_estimator=shrinkage | shrinkage_js
+    algorithm.bvblend.window=200          adv_estimator=bvblend | bvblend_eb
+    algorithm.gvpo.masked_rewards=drop    adv_estimator=gvpo
+    algorithm.refbase.singletons=zero     adv_estimator=refbase_rloo | group_mean | refbase_grpo | ...
+
+Hydra accepts a key that no file defines only with a ``+``. So there are two ways that work end to end:
+
+* in verl's stock configuration, ``+algorithm.shrinkage.weight=0.3``;
+* with ``--config-name refbase_trainer`` (or a file of yours that has it in its ``defaults``), the same without
+  ``+``. The plug-in puts ``verl_ext/configs`` into Hydra's configuration store while ``import verl`` runs, so
+  no search path has to be given. Those files hold every option with its default.
+
+verl hands ``algorithm`` to an estimator as it is, so all of this reaches the process that computes advantages.
+Keys are checked there, at the first batch, and by ``python -m verl_ext.doctor`` before a job starts: an
+unknown, ill-typed or out-of-range value is an error, and so is an option of another estimator of the family.
+
+``algorithm.norm_adv_by_std_in_grpo`` is verl's, and true by default. It belongs to ``grpo``: `refbase_grpo`
+obeys it, and estimators that never divide by a standard deviation have nothing to switch off. BV-Blend can
+divide: with the flag false, ``scale`` is "none" unless set, and set to anything else is a contradiction and an
+error.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from refbase import CATALOG, validate
+
+__all__ = [
+    "BLOCKS",
+    "BVBlendOptions",
+    "ComparatorOptions",
+    "GVPOOptions",
+    "Options",
+    "ShrinkageOptions",
+    "parse",
+    "verl_name",
+]
+
+#: verl has estimators of its own under these names; ours are registered with the prefix ``refbase_``.
+TAKEN_BY_VERL = frozenset({"rloo", "grpo", "opo"})
+
+
+def verl_name(name: str) -> str:
+    """What ``algorithm.adv_estimator`` must be for the estimator ``refbase.<name>``."""
+    return f"refbase_{name}" if name in TAKEN_BY_VERL else name
+
+
+def _only(*estimators: str) -> dict[str, Any]:
+    """Metadata of an option that not every estimator of the family has."""
+    return {"only": estimators}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Common to all blocks.
+
+    Parameters
+    ----------
+    nonfinite : {"raise", "exclude"}
+        What a NaN or infinite return on a valid row does: stop, or leave the row out.
+    masked_rewards : {"count", "drop"}
+        Whether a reward on a masked position belongs to the return. "count" is what verl does: the mask says
+        which tokens train, not what the response was worth.
+    """
+
+    block: ClassVar[str]
+    estimators: ClassVar[tuple[str, ...]]
+
+    nonfinite: str = "raise"
+    masked_rewards: str = "count"
+
+    def __post_init__(self) -> None:
+        validate.check_choice(self.where, "nonfinite", self.nonfinite, ("raise", "exclude"))
+        validate.check_choice(self.where, "masked_rewards", self.masked_rewards, ("count", "drop"))
+
+    @property
+    def where(self) -> str:
+        return f"algorithm.{self.block}"
+
+    def kernel(self, name: str) -> dict[str, Any]:
+        """Keyword arguments of the kernel ``name``."""
+        return {"nonfinite": self.nonfinite}
+
+    def _check_weight(self, weight: float | None) -> None:
+        if weight is not None:
+            validate.check_number(self.where, "weight", weight, 0, 1)
+
+
+@dataclass(frozen=True)
+class ShrinkageOptions(Options):
+    """``algorithm.shrinkage``.
+
+    Parameters
+    ----------
+    weight : float in [0, 1], optional
+        Constant weight of the other prompts' mean instead of the estimated one. `shrinkage` only.
+    variant : {"paper", "released"}
+        The paper's coefficient, or that of its authors' released code. `shrinkage` only.
+    """
+
+    block: ClassVar[str] = "shrinkage"
+    estimators: ClassVar[tuple[str, ...]] = ("shrinkage", "shrinkage_js")
+
+    weight: float | None = field(default=None, metadata=_only("shrinkage"))
+    variant: str = field(default="paper", metadata=_only("shrinkage"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_weight(self.weight)
+        validate.check_choice(self.where, "variant", self.variant, validate.SHRINKAGE_VARIANTS)
+
+    def kernel(self, name: str) -> dict[str, Any]:
+        own = {"weight": self.weight, "variant": self.variant} if name == "shrinkage" else {}
+        return {**super().kernel(name), **own}
+
+
+@dataclass(frozen=True)
+class BVBlendOptions(Options):
+    """``algorithm.bvblend``.
+
+    Parameters
+    ----------
+    window : int
+        Steps of a key that its window variance covers.
+    decay : float in [0, 1)
+        Weight that a step keeps at the key's next step.
+    max_keys : int
+        History keys kept at most.
+    local : {"mean", "loo"}
+        Group mean, or the mean of the group's other rollouts. `bvblend` only.
+    scale : str, optional
+        What divides the advantage: "blend" (default), "group" or "none" for `bvblend`, "none" (default) or
+        "history" for `bvblend_eb`.
+    min_scale : float > 0
+        Smallest divisor, in units of the reward.
+    weight : float in [0, 1], optional
+        Constant weight of the history. `bvblend` only.
+    min_groups : float >= 0
+        Effective groups of history below which it is not used. `bvblend_eb` only.
+    """
+
+    block: ClassVar[str] = "bvblend"
+    estimators: ClassVar[tuple[str, ...]] = ("bvblend", "bvblend_eb")
+
+    window: int = 100
+    decay: float = 0.95
+    max_keys: int = 65536
+    local: str = field(default="mean", metadata=_only("bvblend"))
+    scale: str | None = None
+    min_scale: float = 0.1
+    weight: float | None = field(default=None, metadata=_only("bvblend"))
+    min_groups: float = field(default=16, metadata=_only("bvblend_eb"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validate.check_integer(self.where, "window", self.window, 1)
+        validate.check_number(self.where, "decay", self.decay, 0, 1, open_high=True)
+        validate.check_integer(self.where, "max_keys", self.max_keys, 1)
+        validate.check_choice(self.where, "local", self.local, validate.BVBLEND_LOCALS)
+        if self.scale is not None:
+            known = dict.fromkeys((*validate.BVBLEND_SCALES, *validate.BVBLEND_EB_SCALES))
+            validate.check_choice(self.where, "scale", self.scale, tuple(known))
+        validate.check_number(self.where, "min_scale", self.min_scale, 0, open_low=True)
+        self._check_weight(self.weight)
+        validate.check_number(self.where, "min_groups", self.min_groups, 0)
+
+    def kernel(self, name: str) -> dict[str, Any]:
+        own: dict[str, Any] = {"min_scale": self.min_scale}
+        if name == "bvblend":
+            own |= {"local": self.local, "weight": self.weight}
+        else:
+            own |= {"min_groups": self.min_groups}
+        if self.scale is not None:
+            allowed = validate.BVBLEND_SCALES if name == "bvblend" else validate.BVBLEND_EB_SCALES
+            validate.check_choice(f"{self.where} (adv_estimator={name})", "scale", self.scale, allowed)
+            own["scale"] = self.scale
+        return {**super().kernel(name), **own}
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """Arguments of `refbase.HistoryState.empty`."""
+        return {"window": self.window, "decay": self.decay, "max_keys": self.max_keys}
+
+
+@dataclass(frozen=True)
+class GVPOOptions(Options):
+    """``algorithm.gvpo``.
+
+    Parameters
+    ----------
+    size_correction : bool
+        Give groups of different sizes the weight 1/(k-1) that the loss has, relative to the largest group of
+        the batch. Groups of one size are not changed by it.
+    """
+
+    block: ClassVar[str] = "gvpo"
+    estimators: ClassVar[tuple[str, ...]] = ("gvpo",)
+
+    size_correction: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.size_correction, bool):
+            got = f"{self.size_correction!r} of type {type(self.size_correction).__name__}"
+            validate.reject_type(self.where, "size_correction", "be true or false", got)
+
+
+@dataclass(frozen=True)
+class ComparatorOptions(Options):
+    """``algorithm.refbase``: the estimators that exist to be compared with.
+
+    Parameters
+    ----------
+    singletons : {"raw", "zero", "error"}
+        What a group of one gets: its raw return, 0, or an error. Not for `batch_mean`, which has no such case.
+    """
+
+    block: ClassVar[str] = "refbase"
+    estimators: ClassVar[tuple[str, ...]] = ("rloo", "group_mean", "grpo", "batch_mean", "opo")
+
+    singletons: str = field(default="raw", metadata=_only("rloo", "group_mean", "grpo", "opo"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validate.check_choice(self.where, "singletons", self.singletons, validate.SINGLETONS)
+
+    def kernel(self, name: str) -> dict[str, Any]:
+        own = {} if name == "batch_mean" else {"singletons": self.singletons}
+        return {**super().kernel(name), **own}
+
+
+#: Block name -> its class.
+BLOCKS: Mapping[str, type[Options]] = {
+    cls.block: cls for cls in (ShrinkageOptions, BVBlendOptions, GVPOOptions, ComparatorOptions)
+}
+_BLOCK_OF: Mapping[str, type[Options]] = {name: cls for cls in BLOCKS.values() for name in cls.estimators}
+
+
+def parse(name: str, algorithm: Any) -> Options:
+    """Options of estimator ``name`` from verl's ``algorithm`` section.
+
+    Parameters
+    ----------
+    name : str
+        Name in `refbase.CATALOG`.
+    algorithm : DictConfig, mapping, verl's ``AlgoConfig`` or None
+        None, or a section without the block, gives the defaults.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        An unknown key (the valid ones are listed), a value of the wrong type or out of range, an option that
+        ``name`` does not have, or a block whose name is close to, but not, one of ours.
+    """
+    cls = _BLOCK_OF[name]
+    section = _container(algorithm)
+    _check_block_names(section)
+    block = section.get(cls.block)
+    if block is None:
+        block = {}
+    where = f"algorithm.{cls.block}"
+    if not isinstance(block, Mapping):
+        got = f"{block!r} of type {type(block).__name__}"
+        validate.reject_type("algorithm", cls.block, "be a mapping of options", got, f"Write {where}.<option>=...")
+    known = {f.name: f for f in fields(cls)}
+    for key, value in block.items():
+        if key not in known:
+            raise validate.unknown_name(where, "option", key, known)
+        only = known[key].metadata.get("only", cls.estimators)
+        if name not in only and value != known[key].default:
+            estimators = " or ".join(verl_name(estimator) for estimator in only)
+            remedy = f"algorithm.adv_estimator is {verl_name(name)}."
+            validate.reject(where, str(key), f"stay unset unless adv_estimator is {estimators}", repr(value), remedy)
+    options = cls(**block)
+    if isinstance(options, BVBlendOptions) and section.get("norm_adv_by_std_in_grpo") is False:
+        options = _without_scale(options)
+    options.kernel(name)  # checks what depends on the estimator
+    return options
+
+
+def _without_scale(options: BVBlendOptions) -> BVBlendOptions:
+    if options.scale not in (None, "none"):
+        remedy = "Leave one of the two out."
+        got = f"{options.scale!r} with algorithm.norm_adv_by_std_in_grpo=False"
+        validate.reject(options.where, "scale", "agree with norm_adv_by_std_in_grpo", got, remedy)
+    from dataclasses import replace
+
+    return replace(options, scale="none")
+
+
+def _container(config: Any) -> dict[str, Any]:
+    """The section as a plain dictionary, interpolations resolved."""
+    if config is None:
+        return {}
+    if type(config).__module__.partition(".")[0] == "omegaconf":
+        from omegaconf import OmegaConf
+
+        return OmegaConf.to_container(config, resolve=True)
+    if isinstance(config, Mapping):
+        return {key: _container(v) if _is_omegaconf(v) else v for key, v in config.items()}
+    return dict(vars(config))
+
+
+def _is_omegaconf(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "omegaconf"
+
+
+def _check_block_names(section: Mapping[str, Any]) -> None:
+    """``+algorithm.shrinkge.weight=...`` would be accepted by Hydra and never be read."""
+    for key in section:
+        if key in BLOCKS or not isinstance(section[key], Mapping):
+            continue
+        near = difflib.get_close_matches(str(key), BLOCKS, n=1, cutoff=0.8)
+        if near:
+            raise validate.unknown_name("algorithm", "block", key, BLOCKS)
+
+
+assert set(_BLOCK_OF) == set(CATALOG), "every estimator of the catalogue needs a block"
