@@ -6,9 +6,12 @@
 []
 """
 
+from refbase.checks.adapters import as_subject
 from refbase.checks.catalogue import catalogue_subject, catalogue_subjects
 from refbase.checks.law import Law, LawResult
 from refbase.checks.laws import LAWS
+from refbase.checks.pairs import run_same_as
+from refbase.checks.parametrize import parametrize_with_checks
 from refbase.checks.runner import binding_laws, run_law, run_laws
 from refbase.checks.subject import Answer, Batch, Probe, Subject, SubjectError, Violation
 
@@ -22,9 +25,12 @@ __all__ = [
     "Subject",
     "SubjectError",
     "Violation",
+    "as_subject",
     "binding_laws",
     "catalogue_subject",
     "catalogue_subjects",
+    "parametrize_with_checks",
     "run_law",
     "run_laws",
+    "run_same_as",
 ]

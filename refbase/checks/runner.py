@@ -6,12 +6,20 @@ from collections.abc import Iterable
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, errors, given, settings
+from hypothesis import seed as hypothesis_seed
 
 from refbase.checks.law import Law, LawResult
 from refbase.checks.subject import Probe, Subject, SubjectError, Violation
 
 
-def run_law(subject: Subject, law: Law, *, max_examples: int | None = None, derandomize: bool = True) -> LawResult:
+def run_law(
+    subject: Subject,
+    law: Law,
+    *,
+    max_examples: int | None = None,
+    derandomize: bool = True,
+    seed: int | None = None,
+) -> LawResult:
     """Search for an input on which the law fails, and shrink it.
 
     Parameters
@@ -20,6 +28,8 @@ def run_law(subject: Subject, law: Law, *, max_examples: int | None = None, dera
         Inputs to try; by default what the law asks for.
     derandomize
         Try the same inputs at every run. Turn it off to search further.
+    seed
+        Try the inputs of this seed, the same at every run, instead.
 
     Examples
     --------
@@ -39,7 +49,7 @@ def run_law(subject: Subject, law: Law, *, max_examples: int | None = None, dera
 
     search = settings(
         max_examples=law.max_examples if max_examples is None else max_examples,
-        derandomize=derandomize,
+        derandomize=derandomize and seed is None,
         database=None,
         deadline=None,
         report_multiple_bugs=False,
@@ -47,8 +57,9 @@ def run_law(subject: Subject, law: Law, *, max_examples: int | None = None, dera
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
+    test = search(given(law.cases(subject))(attempt))
     try:
-        search(given(law.cases(subject))(attempt))()
+        (test if seed is None else hypothesis_seed(seed)(test))()
     except Violation as violation:
         code = listing(subject, last["probe"])
         return LawResult(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from hypothesis import reject
 
 from refbase.checks import tolerance
 from refbase.estimate import Estimate
@@ -98,6 +100,8 @@ class Subject:
         False where the signature cannot express groups of unequal size, or masked rows.
     reference
         The exact counterpart (called with Fractions), for the law that compares the two.
+    min_group
+        The smallest group that the estimator is defined for; smaller ones are not tried.
     """
 
     name: str
@@ -111,6 +115,7 @@ class Subject:
     ragged: bool = True
     masks: bool = True
     reference: Callable[..., Estimate] | None = None
+    min_group: int = 1
 
 
 @dataclass(frozen=True)
@@ -151,6 +156,8 @@ class Probe:
         self.calls: list[str] = []
 
     def __call__(self, batch: Batch, **options: Any) -> Answer:
+        if smallest_group(batch) < self.subject.min_group:
+            reject()
         rewards, valid = self.rewards(batch), self.valid(batch)
         self.calls.append(self.render(batch, options))
         result = self.run(rewards, list(batch.group_ids), valid, **options)
@@ -208,6 +215,12 @@ class Probe:
             arguments.append(f"valid=torch.tensor({flags})" if self.subject.numbers == "torch" else f"valid={flags}")
         arguments += [f"{key}={value!r}" for key, value in options.items()]
         return f"estimator({', '.join(arguments)})"
+
+
+def smallest_group(batch: Batch) -> int:
+    """Fewest valid rows of a group that has any, and fewest rows of one that has none."""
+    total, valid = Counter(batch.group_ids), Counter(batch.group_ids[row] for row in batch.rows)
+    return min((valid[label] or total[label] for label in total), default=0)
 
 
 def to_tensor(values: Sequence[Any], dtype: str) -> Any:

@@ -8,6 +8,9 @@ from typing import Any
 from refbase.checks.subject import Answer, Batch, Subject, Violation
 from refbase.checks.tolerance import close
 
+#: verl's GRPO divides the raw reward of a group of one by 1 + 1e-6.
+RAW = 2e-6
+
 
 def absent(value: Any) -> bool:
     """A mean that does not exist: None, or NaN in kernels."""
@@ -17,14 +20,17 @@ def absent(value: Any) -> bool:
 def without_baseline(batch: Batch, answer: Answer) -> set[int]:
     """Rows that keep their raw reward because neither a local mean nor a target exists.
 
-    Where the subject reports no parts: rows alone in their group, or in the only group, with A = r.
+    Where the subject reports no parts: rows alone in their group, or in the only group, with A = r, up to
+    rounding and to a divisor of 1 + eps.
     """
     if answer.is_estimate:
         local, target = answer.local or [None] * len(batch), answer.target or [None] * len(batch)
         return {row for row in batch.rows if absent(local[row]) and absent(target[row])}
     groups = batch.groups
     few = [rows for rows in groups.values() if len(rows) == 1 or len(groups) == 1]
-    return {row for rows in few for row in rows if answer.advantages[row] == batch.rewards[row]}
+    near = RAW + 2 * answer.eps
+    pairs = {row: (batch.rewards[row], answer.advantages[row]) for rows in few for row in rows}
+    return {row for row, (r, a) in pairs.items() if close(r, a, near * abs(float(r)))}
 
 
 def require_equal(

@@ -1,0 +1,220 @@
+"""``python -m refbase.checks ESTIMATOR``: which laws does an estimator keep?
+
+Exit status: 0 when all claimed laws hold, 1 when some do not, 2 when the command itself is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Any, NoReturn
+
+from refbase.catalog import CATALOG, TRAITS
+from refbase.checks.adapters import ARRAYS, SIGNATURES, VERL_CLAIMS, as_subject
+from refbase.checks.law import Law, LawResult
+from refbase.checks.laws import LAWS
+from refbase.checks.pairs import run_same_as
+from refbase.checks.report import Verdicts, as_json, write
+from refbase.checks.runner import run_law
+from refbase.checks.subject import Batch, Probe, Subject, SubjectError
+from refbase.validate import InputError, InputTypeError, unknown_name
+
+EPILOG = """
+signatures
+  flat     f(rewards, group_ids) or f(rewards, group_ids, valid)   one reward and one label per rollout
+  matrix   f(rewards), rewards of shape (prompts, rollouts)        returns the same shape
+  verl     f(token_level_rewards=, response_mask=, index=, config=), as verl calls a registered estimator
+
+examples
+  python -m refbase.checks verl:rloo
+  python -m refbase.checks verl:rloo --same-as verl:rloo_vectorized
+  python -m refbase.checks refbase:shrinkage --arrays exact
+  python -m refbase.checks mine.advantages:blend --signature matrix --claims unbiased,shift
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if args.list:
+        _print_list()
+        return 0
+    if args.estimator is None:
+        parser.error("name an estimator, or use --list")
+    _from_here()
+    try:
+        claims = None if args.claims is None else _words(args.claims)
+        subject = _subject(args.estimator, args, claims)
+        other = None if args.same_as is None else _subject(args.same_as, args, None)
+        laws = _chosen(args.laws)
+    except (InputError, InputTypeError) as error:
+        parser.error(str(error))
+    bound = claims is not None or args.estimator.startswith(("refbase:", "verl:"))
+    trouble = first_trouble(subject)
+    if trouble is not None:
+        _report_trouble(subject, trouble, args.json)
+        return 1
+    results = list(_run(subject, other, laws, args))
+    verdicts = Verdicts(subject, results, bound)
+    if args.json:
+        print(as_json(verdicts, seed=args.seed, max_examples=args.max_examples))
+    else:
+        write(verdicts)
+    return verdicts.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m refbase.checks",
+        description="Search for counterexamples to the laws of advantage estimation.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("estimator", nargs="?", help="refbase:NAME, verl:NAME or package.module:function")
+    parser.add_argument("--signature", default="flat", help=f"how to call it: {', '.join(SIGNATURES)} (default flat)")
+    parser.add_argument("--arrays", default="torch", help=f"what it takes: {', '.join(ARRAYS)} (default torch)")
+    parser.add_argument(
+        "--claims", metavar="A,B", help="traits that it should have, besides the laws that bind every estimator"
+    )
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="argument of every call")
+    parser.add_argument("--min-group", type=_positive, default=1, metavar="K", help="smallest group that it accepts")
+    parser.add_argument("--same-as", metavar="OTHER", help="also compare its advantages with another estimator's")
+    parser.add_argument("--laws", metavar="A,B", help="run these laws only")
+    parser.add_argument("--seed", type=int, help="try other inputs, the same ones for the same seed")
+    parser.add_argument("--max-examples", type=_positive, metavar="N", help="inputs to try per law")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--list", action="store_true", help="list laws, traits and known estimators")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not positive")
+    return value
+
+
+def _from_here() -> None:
+    """Modules of the working directory can be named, also when this is not run with ``python -m``."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _subject(estimator: str, args: argparse.Namespace, claims: Iterable[str] | None) -> Subject:
+    options = dict(_option(text) for text in args.option)
+    return as_subject(
+        estimator,
+        signature=args.signature,
+        claims=claims,
+        arrays=args.arrays,
+        min_group=args.min_group,
+        **options,
+    )
+
+
+def _option(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise InputError(f"refbase.checks: --option takes key=value; got {text!r}")
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value
+
+
+def _chosen(text: str | None) -> list[Law]:
+    if text is None:
+        return list(LAWS.values())
+    names = _words(text)
+    for name in names:
+        if name not in LAWS:
+            raise unknown_name("refbase.checks", "law", name, LAWS)
+    return [LAWS[name] for name in names]
+
+
+def _run(subject: Subject, other: Subject | None, laws: Iterable[Law], args: argparse.Namespace) -> Iterable[LawResult]:
+    how = {"max_examples": args.max_examples, "seed": args.seed}
+    show = sys.stderr.isatty() and not args.json
+    if other is not None:
+        yield run_same_as(subject, other, **how)
+    for law in laws:
+        if show:
+            print(f"\r\033[K{law.id}", end="", file=sys.stderr, flush=True)
+        yield run_law(subject, law, **how)
+    if show:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def first_trouble(subject: Subject) -> str | None:
+    """What keeps an estimator from being checked at all: it crashes, returns another shape, or is random."""
+    size = max(2, subject.min_group)
+    rewards = [Fraction(k % size == 0) for k in range(2 * size)]
+    batch = Batch(tuple(rewards), tuple("a" * size + "b" * size), None, subject.dtypes[0])
+    answers = []
+    try:
+        for _ in range(3):
+            answers.append(Probe(subject)(batch).advantages)
+    except SubjectError as error:
+        return f"{error}\n{_where(error)}".rstrip()
+    first = answers[0]
+    for later in answers[1:]:
+        if any(a != b and (a == a or b == b) for a, b in zip(first, later, strict=True)):
+            return (
+                "gave different advantages for the same input: it is not deterministic, or keeps state between "
+                f"calls\n  first {first}\n  then  {later}"
+            )
+    return None
+
+
+def _where(error: SubjectError) -> str:
+    """The last lines of the traceback of what the estimator raised."""
+    cause = error.__cause__
+    if cause is None or isinstance(cause, SubjectError):
+        return ""
+    frames = traceback.extract_tb(cause.__traceback__)[-2:]
+    return "".join(traceback.format_list(frames)).rstrip()
+
+
+def _report_trouble(subject: Subject, trouble: str, as_object: bool) -> None:
+    if as_object:
+        print(json.dumps({"estimator": subject.name, "exit_code": 1, "error": trouble, "laws": []}, indent=2))
+        return
+    size = max(2, subject.min_group)
+    print(f"{subject.name}: cannot be checked. On two groups of {size} rollouts it {trouble}")
+
+
+def _print_list() -> None:
+    print("laws\n")
+    width = max(map(len, LAWS))
+    for law in LAWS.values():
+        needs = f" [{', '.join(sorted(law.traits))}]" if law.traits else ""
+        print(f"  {law.id:<{width}}  {law.statement}{needs}")
+    print("\ntraits, for --claims; laws without a trait bind every estimator\n")
+    width = max(map(len, TRAITS))
+    for trait, statement in TRAITS.items():
+        print(f"  {trait:<{width}}  {statement}")
+    print("\nestimators\n")
+    print(f"  refbase:  {', '.join(CATALOG)}")
+    print(f"  verl:     {', '.join(VERL_CLAIMS)}, and whatever is registered in it")
+
+
+def run() -> NoReturn:
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # piped into head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,460 @@
+"""Other people's estimators as subjects: verl's signature, a matrix of groups, or plain rows.
+
+Three signatures are understood.
+
+``flat``
+    ``f(rewards, group_ids)`` or ``f(rewards, group_ids, valid)``: one reward and one label per rollout.
+``matrix``
+    ``f(rewards)`` with rewards of shape (prompts, rollouts): equal group sizes, no masks.
+``verl``
+    ``f(token_level_rewards=, response_mask=, index=, config=)`` with (N, T) tensors, as a function
+    registered with ``register_adv_est`` is called.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from refbase.catalog import CATALOG, TRAITS, lookup
+from refbase.checks.catalogue import catalogue_subject
+from refbase.checks.subject import Batch, Subject, SubjectError, render_rewards
+from refbase.validate import InputError, InputTypeError, closest, unknown_name
+
+SIGNATURES = ("flat", "matrix", "verl")
+ARRAYS = ("torch", "numpy", "float", "exact")
+
+_LOCAL = ("shift", "zero_sum", "constant_zero", "group_local")
+_WHITENED = ("shift", "scale_invariant")
+
+#: What verl's outcome-reward estimators are supposed to satisfy by their definitions. Besides these, all are
+#: held to the laws that bind every estimator (order, labels, masks, dtypes, ...).
+VERL_CLAIMS: Mapping[str, tuple[str, ...]] = {
+    "rloo": (*_LOCAL, "scale", "own_reward_independent", "unbiased"),
+    "rloo_vectorized": (*_LOCAL, "scale", "own_reward_independent", "unbiased"),
+    "grpo": (*_LOCAL, "scale_invariant"),
+    "grpo_vectorized": (*_LOCAL, "scale_invariant"),
+    "opo": ("shift", "scale", "constant_zero", "group_local"),
+    "grpo_passk": ("shift", "scale_invariant", "constant_zero", "group_local"),  # max - second, over the std
+    "gpg": ("scale", "zero_sum", "constant_zero"),  # group mean, times rows per non-zero reward of the batch
+    "reinforce_plus_plus": _WHITENED,  # whitened over the batch
+    "reinforce_plus_plus_baseline": _WHITENED,  # group mean, then whitened over the batch
+    "gdpo": _WHITENED,  # grpo per reward component (here one), then whitened over the batch
+    "remax": ("own_reward_independent", "unbiased"),  # greedy reward as the baseline, here a constant
+}
+
+#: Registered in verl, but not functions of one reward per rollout.
+VERL_OTHERS = {
+    "gae": "needs a critic's values",
+    "optimal_token_baseline": "needs token log-probabilities",
+    "tir_optimal_token_baseline": "needs token log-probabilities",
+}
+
+#: verl's `reward_baselines` when the suite calls `remax`: the reward of a greedy rollout is unrelated to the
+#: sampled ones, so any constant will do.
+GREEDY_REWARD = 0.5
+
+
+def as_subject(
+    estimator: str | Callable[..., Any] | Subject,
+    *,
+    signature: str = "flat",
+    claims: Iterable[str] | None = None,
+    arrays: str = "torch",
+    name: str | None = None,
+    min_group: int = 1,
+    **options: Any,
+) -> Subject:
+    """An estimator under test, from a function or from a name.
+
+    Parameters
+    ----------
+    estimator
+        A function; ``"package.module:function"``; ``"verl:rloo"`` for an estimator registered in verl;
+        ``"refbase:shrinkage"`` for one of this library; or a `Subject`, returned as it is.
+    signature
+        How it is called: "flat", "matrix" or "verl". Names of verl and refbase bring their own.
+    claims
+        Traits (`refbase.catalog.TRAITS`) that it is supposed to have; by default those of the catalogue or
+        of `VERL_CLAIMS`, and none for other functions.
+    arrays
+        What it takes and returns: "torch" tensors, "numpy" arrays, lists of "float", or lists of "exact"
+        Fractions.
+    min_group
+        The smallest group that it accepts.
+    options
+        Keyword arguments of every call.
+
+    Examples
+    --------
+    >>> def centred(rewards, group_ids):
+    ...     return [r - sum(rewards) / len(rewards) for r in rewards]
+    >>> subject = as_subject(centred, arrays="exact", claims=["shift"])
+    >>> from refbase.checks import LAWS, run_law
+    >>> run_law(subject, LAWS["shift"]).status
+    'holds'
+    """
+    if isinstance(estimator, Subject):
+        return estimator
+    if signature not in SIGNATURES:
+        raise unknown_name("refbase.checks", "signature", signature, SIGNATURES)
+    if arrays not in ARRAYS:
+        raise unknown_name("refbase.checks", "kind of arrays", arrays, ARRAYS)
+    if isinstance(estimator, str):
+        package, _, function = estimator.partition(":")
+        if package == "refbase":
+            return _of_refbase(function, arrays, claims, options)
+        if package == "verl":
+            return _of_verl(function, claims, min_group, options)
+        call = load(estimator)
+    else:
+        call = estimator
+    if not callable(call):
+        raise InputTypeError(f"refbase.checks: {estimator!r} is a {type(call).__name__}, not a function")
+    label = name or (estimator if isinstance(estimator, str) else str(getattr(call, "__qualname__", repr(call))))
+    traits = frozenset(check_traits(claims or ()))
+    code = _import_of(call)
+    if signature == "verl":
+        return _verl_subject(label, call, traits, code, min_group, options)
+    build = _matrix_subject if signature == "matrix" else _flat_subject
+    return build(label, call, traits, code, arrays, min_group, options)
+
+
+def check_traits(claims: Iterable[str]) -> list[str]:
+    """The claims, if all of them exist."""
+    claims = list(claims)
+    for claim in claims:
+        if claim not in TRAITS:
+            raise unknown_name("refbase.checks", "claim", claim, TRAITS)
+    return claims
+
+
+def load(target: str) -> Any:
+    """The object behind ``"package.module:function"``; what is wrong with another string, and what is near."""
+    module_name, colon, path = target.partition(":")
+    if not (module_name and colon and path):
+        raise InputError(
+            f"refbase.checks: an estimator is named 'package.module:function', 'verl:name' or 'refbase:name'; "
+            f"got {target!r}"
+        )
+    try:
+        found = import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        if module_name != missing and not module_name.startswith(f"{missing}."):
+            raise  # the module is there and imports something that is not
+        raise InputError(f"refbase.checks: no module named {missing!r} (while loading {target!r})") from None
+    for part in path.split("."):
+        if not hasattr(found, part):
+            functions = [key for key, value in vars(found).items() if callable(value) and not key.startswith("_")]
+            raise InputError(f"refbase.checks: {module_name!r} has no {part!r}; {closest(part, functions)}")
+        found = getattr(found, part)
+    return found
+
+
+def _import_of(call: Callable[..., Any]) -> str:
+    module, name = getattr(call, "__module__", None), getattr(call, "__qualname__", "")
+    if not module or not name or "<" in name:
+        return f"# estimator: {name or call!r}"
+    head, _, rest = name.partition(".")
+    return (
+        f"from {module} import {head} as estimator" if not rest else f"from {module} import {head}\nestimator = {name}"
+    )
+
+
+# --- this library -------------------------------------------------------------------------------------------
+
+
+def _of_refbase(name: str, arrays: str, claims: Iterable[str] | None, options: Mapping[str, Any]) -> Subject:
+    lookup(name)
+    if arrays == "numpy":
+        raise InputError("refbase.checks: refbase's estimators are checked with arrays 'torch', 'float' or 'exact'")
+    subject = catalogue_subject(name, arrays, **options)
+    return subject if claims is None else replace(subject, claims=frozenset(check_traits(claims)))
+
+
+# --- plain rows ---------------------------------------------------------------------------------------------
+
+
+def _flat_subject(
+    name: str,
+    function: Callable[..., Any],
+    traits: frozenset[str],
+    code: str,
+    arrays: str,
+    min_group: int,
+    options: Mapping[str, Any],
+) -> Subject:
+    masks = _accepts(function, "valid")
+    convert = np.asarray if arrays == "numpy" else lambda rewards: rewards
+
+    def call(rewards: Any, group_ids: Any, valid: Any = None, **settings: Any) -> Any:
+        if masks:
+            return function(convert(rewards), group_ids, valid=valid, **settings)
+        return function(convert(rewards), group_ids, **settings)
+
+    def render(batch: Batch, settings: Mapping[str, Any]) -> str:
+        rewards = render_rewards(batch, _numbers(arrays))
+        arguments = [f"np.array({rewards})" if arrays == "numpy" else rewards, repr(list(batch.group_ids))]
+        if batch.valid is not None:
+            flags = repr(list(batch.valid))
+            arguments.append(f"valid=torch.tensor({flags})" if arrays == "torch" else f"valid={flags}")
+        return f"estimator({', '.join([*arguments, *_keywords(settings)])})"
+
+    return Subject(
+        name,
+        call,
+        traits,
+        _numbers(arrays),
+        options,
+        code,
+        render,
+        masks=masks,
+        min_group=min_group,
+    )
+
+
+def _numbers(arrays: str) -> str:
+    return "float" if arrays == "numpy" else arrays
+
+
+def _keywords(settings: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={value!r}" for key, value in settings.items()]
+
+
+def _accepts(function: Callable[..., Any], argument: str) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin or an extension without a signature
+        return False
+    return argument in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+# --- a matrix of groups -------------------------------------------------------------------------------------
+
+
+def _matrix_subject(
+    name: str,
+    function: Callable[..., Any],
+    traits: frozenset[str],
+    code: str,
+    arrays: str,
+    min_group: int,
+    options: Mapping[str, Any],
+) -> Subject:
+    def call(rewards: Any, group_ids: Any, valid: Any = None, **settings: Any) -> Any:
+        rows = by_group(group_ids)
+        if arrays == "torch":
+            import torch
+
+            order = torch.tensor(rows)
+            result = function(rewards[order], **settings)
+            _check_shape(result, rows)
+            out = result.new_zeros(len(group_ids))
+            out[order] = result
+            return out
+        if arrays == "numpy":
+            result = function(np.asarray(rewards)[np.array(rows)], **settings)
+            _check_shape(result, rows)
+            out = np.zeros(len(group_ids), dtype=result.dtype)
+            out[np.array(rows)] = result
+            return out
+        result = function([[rewards[k] for k in group] for group in rows], **settings)
+        listed = [None] * len(group_ids)
+        try:
+            for group, values in zip(rows, result, strict=True):
+                for row, value in zip(group, values, strict=True):
+                    listed[row] = value
+        except (TypeError, ValueError):
+            raise SubjectError(f"did not return advantages of shape ({len(rows)}, {len(rows[0])})") from None
+        return listed
+
+    def render(batch: Batch, settings: Mapping[str, Any]) -> str:
+        rows = by_group(batch.group_ids)
+        parts = ", ".join(f"[{', '.join(_value(batch, arrays, k) for k in group)}]" for group in rows)
+        wrap = {
+            "torch": f"torch.tensor([{parts}], dtype=torch.{batch.dtype})",
+            "numpy": f"np.array([{parts}])",
+        }.get(arrays, f"[{parts}]")
+        return f"estimator({', '.join([wrap, *_keywords(settings)])})"
+
+    return Subject(
+        name,
+        call,
+        traits,
+        _numbers(arrays),
+        options,
+        code,
+        render,
+        ragged=False,
+        masks=False,
+        min_group=min_group,
+    )
+
+
+def by_group(group_ids: Sequence[Any]) -> list[list[int]]:
+    """Row positions of each group, in order of first appearance."""
+    rows: dict[Any, list[int]] = {}
+    for row, label in enumerate(group_ids):
+        rows.setdefault(label, []).append(row)
+    return list(rows.values())
+
+
+def _check_shape(result: Any, rows: Sequence[Sequence[int]]) -> None:
+    expected = (len(rows), len(rows[0]))
+    if not hasattr(result, "shape"):
+        raise SubjectError(f"returned {type(result).__name__} where an array of shape {expected} was expected")
+    if tuple(result.shape) != expected:
+        raise SubjectError(f"returned shape {tuple(result.shape)}; {expected} was expected, as the rewards have")
+
+
+def _value(batch: Batch, arrays: str, row: int) -> str:
+    one = Batch((batch.rewards[row],), (0,), None, batch.dtype)
+    return render_rewards(one, "exact" if arrays == "exact" else "float").strip("[]")
+
+
+# --- verl ---------------------------------------------------------------------------------------------------
+
+
+def _of_verl(name: str, claims: Iterable[str] | None, min_group: int, options: Mapping[str, Any]) -> Subject:
+    try:
+        from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+    except ImportError as error:
+        raise InputError(
+            f"refbase.checks: verl:{name} needs verl, which cannot be imported ({error}); "
+            'install it with: pip install "refbase[verl]"'
+        ) from error
+    if name in VERL_OTHERS:
+        raise InputError(
+            f"refbase.checks: verl:{name} {VERL_OTHERS[name]}; the laws are about functions of one reward per rollout"
+        )
+    if name not in ADV_ESTIMATOR_REGISTRY:
+        names = [known for known in ADV_ESTIMATOR_REGISTRY if known not in VERL_OTHERS]
+        raise unknown_name("refbase.checks", "verl estimator", name, names)
+    if claims is None:
+        # A name that our plug-in registered claims what the catalogue says.
+        claims = CATALOG[name].traits if name in CATALOG and name not in VERL_CLAIMS else VERL_CLAIMS.get(name, ())
+    code = f'from verl.trainer.ppo.core_algos import get_adv_estimator_fn\n\nestimator = get_adv_estimator_fn("{name}")'
+    return _verl_subject(
+        f"verl:{name}",
+        ADV_ESTIMATOR_REGISTRY[name],
+        frozenset(check_traits(claims)),
+        code,
+        max(min_group, 2 if name == "grpo_passk" else 1),
+        options,
+    )
+
+
+def verl_config(**options: Any) -> Any:
+    """What verl hands to an estimator as ``config``: the algorithm section, as an OmegaConf object."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.create({"gamma": 1.0, "lam": 1.0, "norm_adv_by_std_in_grpo": True, **options})
+
+
+def _verl_subject(
+    name: str,
+    function: Callable[..., Any],
+    traits: frozenset[str],
+    code: str,
+    min_group: int,
+    options: Mapping[str, Any],
+) -> Subject:
+    """Each rollout as two valid tokens, the reward on the second, and one position of padding.
+
+    Two, because estimators that whiten over tokens refuse a batch of one valid token. Options go into
+    ``config``.
+    """
+    greedy = _accepts_by_name(function, "reward_baselines")
+
+    def call(rewards: Any, group_ids: Any, valid: Any = None, **settings: Any) -> Any:
+        import torch
+
+        n = len(group_ids)
+        mask = torch.tensor([[1, 1, 0]]).repeat(n, 1)
+        if valid is not None:
+            mask[~valid] = 0
+        token_rewards = torch.stack([torch.zeros_like(rewards), rewards, torch.zeros_like(rewards)], dim=-1)
+        index = np.fromiter(group_ids, dtype=object, count=n)
+        given = token_rewards.detach().clone(), mask.clone(), index.copy()
+        extra = {"reward_baselines": torch.full_like(rewards, GREEDY_REWARD)} if greedy else {}
+        result = function(
+            token_level_rewards=token_rewards,
+            response_mask=mask,
+            index=index,
+            config=verl_config(**settings),
+            **extra,
+        )
+        if not _same(token_rewards, given[0]):  # pass a change of the inputs on to the caller, who looks for one
+            with torch.no_grad():
+                rewards.copy_(token_rewards[:, 1])
+        if not _same(mask, given[1]) or list(index) != list(given[2]):
+            raise SubjectError("changed its response_mask or index in place")
+        return _per_row(result, mask)
+
+    def render(batch: Batch, settings: Mapping[str, Any]) -> str:
+        rows = [render_rewards(Batch((r,), (0,), None, batch.dtype), "float").strip("[]") for r in batch.rewards]
+        masked = [batch.valid is not None and not flag for flag in (batch.valid or [True] * len(batch))]
+        rewards = ", ".join(f"[0, {r}, 0]" for r in rows)
+        mask = ", ".join("[0, 0, 0]" if flag else "[1, 1, 0]" for flag in masked)
+        labels = f"np.fromiter({list(batch.group_ids)!r}, dtype=object)"
+        if not any(isinstance(label, (tuple, list)) for label in batch.group_ids):
+            labels = f"np.array({list(batch.group_ids)!r}, dtype=object)"
+        lines = [
+            f"token_level_rewards=torch.tensor([{rewards}], dtype=torch.{batch.dtype})",
+            f"response_mask=torch.tensor([{mask}])",
+            f"index={labels}",
+            f'config=OmegaConf.create({{"gamma": 1.0, "norm_adv_by_std_in_grpo": True{_config_text(settings)}}})',
+        ]
+        if greedy:
+            lines.append(f"reward_baselines=torch.full(({len(batch)},), {GREEDY_REWARD}, dtype=torch.{batch.dtype})")
+        body = "".join(f"    {line},\n" for line in lines)
+        return f"estimator(\n{body})[0]"
+
+    imports = "import numpy as np\nimport torch\nfrom omegaconf import OmegaConf\n"
+    return Subject(name, call, traits, "torch", options, imports + code, render, min_group=min_group)
+
+
+def _config_text(settings: Mapping[str, Any]) -> str:
+    return "".join(f', "{key}": {value!r}' for key, value in settings.items())
+
+
+def _accepts_by_name(function: Callable[..., Any], argument: str) -> bool:
+    try:
+        return argument in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and bool((a.nan_to_num() == b.nan_to_num()).all())
+
+
+def _per_row(result: Any, mask: Any) -> Any:
+    """One number per row from (N, T) advantages; what is wrong with others."""
+    import torch
+
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise SubjectError(f"returned {type(result).__name__}; verl expects (advantages, returns)")
+    for part, values in zip(("advantages", "returns"), result, strict=True):
+        if not isinstance(values, torch.Tensor):
+            raise SubjectError(f"returned {part} of type {type(values).__name__}; a tensor was expected")
+        if values.shape != mask.shape:
+            raise SubjectError(
+                f"returned {part} of shape {tuple(values.shape)}; {tuple(mask.shape)} was expected, as the mask has"
+            )
+    advantages, returns = result
+    first, second, padding = advantages.detach().unbind(-1)
+    if not bool(((padding == 0) | padding.isnan()).all()):
+        raise SubjectError("returned a non-zero advantage on a padding token of a valid row")
+    if bool((first.nan_to_num() != second.nan_to_num()).any()):
+        raise SubjectError("returned advantages that differ between the tokens of a row; one number was expected")
+    # On the rows whose mask is empty, the padding's NaN would be lost in a view of one column.
+    if bool(padding.isnan().any()):
+        return torch.where(padding.isnan(), padding, advantages[:, 0]), returns[:, 0]
+    return advantages[:, 0], returns[:, 0]

@@ -1,0 +1,1 @@
+"""A package that knows nothing of refbase, and whose author wants to test it."""

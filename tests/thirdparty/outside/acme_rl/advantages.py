@@ -1,0 +1,19 @@
+"""Advantages of the Acme trainer: a (prompts, rollouts) tensor in, one of the same shape out."""
+
+import torch
+
+
+def leave_one_out(rewards: torch.Tensor) -> torch.Tensor:
+    """Each reward minus the mean of its prompt's other rollouts; a single rollout keeps its reward."""
+    wide = rewards if rewards.dtype.is_floating_point else rewards.to(torch.get_default_dtype())
+    k = wide.shape[-1]
+    if k == 1:
+        return wide.detach().clone()
+    exact = wide.detach().double()
+    anchored = exact - exact[:, :1]  # equal rewards give exactly 0
+    return ((k * anchored - anchored.sum(-1, keepdim=True)) / (k - 1)).to(wide.dtype)
+
+
+def whole_batch(rewards: torch.Tensor) -> torch.Tensor:
+    """The bug: one mean for all prompts."""
+    return rewards - rewards.mean()

@@ -1,0 +1,204 @@
+"""Outside signatures as subjects of the laws."""
+
+import re
+
+import pytest
+import torch
+
+from refbase.catalog import CATALOG
+from refbase.checks import LAWS, Batch, Probe, Subject, SubjectError, as_subject, run_law, run_same_as
+from refbase.checks.__main__ import first_trouble
+from refbase.validate import InputError, InputTypeError
+
+
+def status(subject, law, **how):
+    return run_law(subject, LAWS[law], **how).status
+
+
+def batch(rewards, group_ids, valid=None):
+    return Batch(tuple(rewards), tuple(group_ids), valid, "float64")
+
+
+@pytest.mark.parametrize(
+    ("target", "how"),
+    [
+        ("toys:flat", {"arrays": "exact"}),
+        ("toys:flat", {"arrays": "float"}),
+        ("toys:flat_without_valid", {"arrays": "exact"}),
+        ("toys:torch_matrix", {"signature": "matrix"}),
+        ("toys:numpy_matrix", {"signature": "matrix", "arrays": "numpy"}),
+        ("toys:Namespace.centred", {"signature": "matrix", "arrays": "numpy"}),
+        ("toys:list_matrix", {"signature": "matrix", "arrays": "exact"}),
+        ("toys:as_verl", {"signature": "verl"}),
+    ],
+)
+def test_good_ones_hold(target, how):
+    subject = as_subject(target, claims=["shift"], **how)
+    assert first_trouble(subject) is None
+    assert subject.claims == {"shift"}
+    for law in ("shift", "permutation", "relabel"):
+        assert status(subject, law, max_examples=30) == "holds"
+
+
+def test_rows_go_to_their_groups():
+    """Interleaved rows reach a matrix function sorted, and come back in the caller's order."""
+    interleaved = batch([2.0, 0.0, 1.0, 4.0], "abab")
+    for how in ({"signature": "matrix"}, {"signature": "matrix", "arrays": "numpy"}):
+        name = "toys:numpy_matrix" if "arrays" in how else "toys:torch_matrix"
+        assert Probe(as_subject(name, **how))(interleaved).advantages == [0.5, -2.0, -0.5, 2.0]
+
+
+def test_masks_only_where_the_signature_has_them():
+    assert as_subject("toys:flat", arrays="exact").masks
+    assert not as_subject("toys:flat_without_valid", arrays="exact").masks
+    assert not as_subject("toys:torch_matrix", signature="matrix").masks
+    assert not as_subject("toys:torch_matrix", signature="matrix").ragged
+    verl = as_subject("toys:as_verl", signature="verl")
+    assert verl.masks
+    masked = Probe(verl)(batch([1.0, 5.0, 0.0], "aaa", (True, False, True)))
+    assert masked.advantages == [0.5, 0.0, -0.5]
+
+
+def test_broken_is_caught_with_code_that_runs(capsys):
+    result = run_law(as_subject("toys:sorted_rows", arrays="float"), LAWS["permutation"])
+    assert result.status == "fails"
+    exec(compile(result.code, "counterexample", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 2
+    assert "from toys import sorted_rows as estimator" in result.code
+
+
+@pytest.mark.parametrize(
+    ("target", "how", "message"),
+    [
+        ("toys:crashes", {"arrays": "float"}, "raised IndexError: list index out of range\n"),
+        ("toys:wrong_shape", {"arrays": "float"}, r"advantages of shape \(5,\) for 4 rollouts; \(4,\) was expected"),
+        ("toys:scalar", {"arrays": "float"}, "of type float"),
+        ("toys:not_deterministic", {"arrays": "float"}, "not deterministic, or keeps state"),
+        ("toys:wrong_matrix", {"signature": "matrix"}, r"returned shape \(2,\); \(2, 2\) was expected"),
+        ("toys:wrong_matrix", {"signature": "matrix", "arrays": "numpy"}, r"returned shape \(2,\)"),
+        ("toys:wrong_list_matrix", {"signature": "matrix", "arrays": "exact"}, r"of shape \(2, 2\)"),
+        ("toys:verl_alone", {"signature": "verl"}, r"returned Tensor; verl expects \(advantages, returns\)"),
+        ("toys:verl_per_row", {"signature": "verl"}, r"shape \(4,\); \(4, 3\) was expected"),
+        ("toys:verl_numpy", {"signature": "verl"}, "of type ndarray; a tensor"),
+        ("toys:verl_leaks", {"signature": "verl"}, "non-zero advantage on a padding token"),
+        ("toys:verl_per_token", {"signature": "verl"}, "differ between the tokens of a row"),
+        ("toys:verl_changes_mask", {"signature": "verl"}, "changed its response_mask"),
+    ],
+)
+def test_trouble_is_named(target, how, message):
+    trouble = first_trouble(as_subject(target, **how))
+    assert trouble is not None
+    assert re.search(message, trouble), trouble
+
+
+def test_change_of_verl_inputs_reaches_the_caller():
+    subject = as_subject("toys:verl_changes_rewards", signature="verl")
+    rewards = torch.tensor([1.0, 0.0])
+    subject.call(rewards, ["a", "a"])
+    assert rewards.tolist() == [2.0, 1.0]
+    kept = torch.tensor([1.0, 0.0])
+    as_subject("toys:as_verl", signature="verl").call(kept, ["a", "a"])
+    assert kept.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("name", sorted(CATALOG))
+def test_own_estimators_by_name(name):
+    for arrays in ("torch", "float", "exact"):
+        subject = as_subject(f"refbase:{name}", arrays=arrays)
+        assert subject.claims == CATALOG[name].traits
+        assert first_trouble(subject) is None
+    assert as_subject(f"refbase:{name}", claims=["shift"]).claims == {"shift"}
+
+
+def test_callables_subjects_and_options():
+    def scaled(rewards, group_ids, factor=1):
+        return [factor * r for r in rewards]
+
+    subject = as_subject(scaled, arrays="float", factor=3)
+    assert Probe(subject)(batch([1.0], "a")).advantages == [3.0]
+    assert subject.name.endswith("scaled")
+    assert as_subject(subject) is subject
+    assert isinstance(subject, Subject)
+    assert as_subject("refbase:rloo", singletons="zero").options == {"singletons": "zero"}
+    assert as_subject(scaled, name="mine").name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("target", "how", "error", "message"),
+    [
+        ("toys", {}, InputError, "named 'package.module:function'"),
+        ("toyz:flat", {}, InputError, "no module named 'toyz'"),
+        ("toys:flatt", {}, InputError, "did you mean 'flat'"),
+        ("toys:CONSTANT", {}, InputTypeError, "is a int, not a function"),
+        ("toys:flat", {"claims": ["shfit"]}, InputError, "did you mean 'shift'.*Valid: .*zero_sum"),
+        ("toys:flat", {"signature": "vrel"}, InputError, "did you mean 'verl'"),
+        ("toys:flat", {"arrays": "tensor"}, InputError, "Valid: exact, float, numpy, torch"),
+        ("refbase:shrinkag", {}, InputError, "did you mean 'shrinkage'"),
+        ("refbase:rloo", {"arrays": "numpy"}, InputError, "arrays"),
+    ],
+)
+def test_bad_names(target, how, error, message):
+    with pytest.raises(error, match=message):
+        as_subject(target, **how)
+
+
+def test_import_error_inside_a_module_is_not_hidden(tmp_path, monkeypatch):
+    (tmp_path / "half_installed.py").write_text("import surely_not_installed_anywhere\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="surely_not"):
+        as_subject("half_installed:f")
+
+
+def test_min_group_is_respected():
+    def pairs_only(rewards, group_ids):
+        assert min(map(group_ids.count, group_ids)) >= 2
+        return [0 * r for r in rewards]
+
+    lonely = run_law(as_subject(pairs_only, arrays="exact"), LAWS["permutation"])
+    assert lonely.status == "error"
+    assert "AssertionError" in lonely.reason
+    assert status(as_subject(pairs_only, arrays="exact", min_group=2), "permutation") == "holds"
+
+
+def test_same_as():
+    ours, exact = as_subject("refbase:rloo", arrays="exact"), as_subject("toys:flat", arrays="exact")
+    assert run_same_as(ours, exact, max_examples=30).status == "holds"
+    mean = as_subject("toys:torch_matrix", signature="matrix")
+    assert run_same_as(mean, as_subject("refbase:gvpo", arrays="exact"), max_examples=30).status == "holds"
+    different = run_same_as(mean, as_subject("refbase:rloo"))
+    assert different.status == "fails"
+    assert "# rloo[kernel]" in different.code
+    refuses = as_subject("refbase:rloo", arrays="exact", singletons="error")
+    assert run_same_as(refuses, refuses, max_examples=20).status == "holds"
+    one_refuses = run_same_as(refuses, ours)
+    assert one_refuses.status == "fails"
+    assert "only one of the two refuses" in one_refuses.reason
+
+
+@pytest.mark.verl
+def test_verl_names():
+    pytest.importorskip("verl")
+    subject = as_subject("verl:rloo")
+    assert "unbiased" in subject.claims
+    assert Probe(subject)(batch([1.0, 0.0, 3.0], "aab")).advantages == [1.0, -1.0, 3.0]
+    assert as_subject("verl:grpo_passk").min_group == 2
+    assert as_subject("verl:rloo", claims=[]).claims == frozenset()
+    with pytest.raises(InputError, match="did you mean 'rloo'"):
+        as_subject("verl:rlo")
+    with pytest.raises(InputError, match="needs a critic's values"):
+        as_subject("verl:gae")
+
+
+@pytest.mark.verl
+def test_verl_counterexample_runs_and_reads_as_printed(capsys):
+    pytest.importorskip("verl")
+    result = run_same_as(as_subject("verl:rloo"), as_subject("verl:rloo_vectorized"))
+    assert result.status == "fails"
+    exec(compile(result.code, "counterexample", "exec"), {})
+    assert "tensor([[1., 1., 0.]" in capsys.readouterr().out
+
+
+def test_outside_errors_name_what_was_wrong():
+    with pytest.raises(SubjectError, match="IndexError"):
+        Probe(as_subject("toys:crashes", arrays="float"))(batch([1.0], "a"))

@@ -1,0 +1,156 @@
+"""``python -m refbase.checks``."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from refbase.checks import __main__ as cli
+from refbase.checks import report
+
+SOME = ["--laws", "shift,permutation,zero_sum", "--max-examples", "30"]
+
+
+def run(capsys, *arguments):
+    code = cli.main([*arguments])
+    return code, capsys.readouterr().out
+
+
+def usage(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*arguments])
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_own_estimator_holds(capsys):
+    code, out = run(capsys, "refbase:shrinkage", *SOME)
+    assert code == 0
+    assert "all 2 claimed laws hold" in out
+    assert "zero_sum     not claimed (fails)" in out
+
+
+def test_failure_shows_code(capsys):
+    code, out = run(capsys, "toys:sorted_rows", "--arrays", "float", "--claims", "shift,zero_sum", *SOME)
+    assert code == 1
+    assert "permutation  fails" in out
+    assert "from toys import sorted_rows as estimator" in out
+    assert "# expected" in out
+    assert "Broken: " in out
+    assert "permutation" in out.split("Broken: ")[1]
+
+
+def test_nothing_claimed_is_a_report_only(capsys):
+    code, out = run(capsys, "toys:sorted_rows", "--arrays", "float", *SOME)
+    assert code == 0
+    assert "nothing is claimed" in out
+    assert "permutation  not claimed (fails)" in out
+    assert "--- permutation" in out
+
+
+def test_unclaimed_laws_that_hold_are_mentioned(capsys):
+    code, out = run(capsys, "toys:flat", "--arrays", "exact", "--claims", "shift", *SOME)
+    assert code == 0
+    assert "zero_sum     not claimed (" in out
+    code, out = run(capsys, "toys:list_matrix", "--signature", "matrix", "--arrays", "exact", "--claims", "", *SOME)
+    assert code == 0
+    assert "Not claimed, yet no counterexample was found: shift, zero_sum." in out
+
+
+def test_matrix_and_verl_signatures(capsys):
+    assert run(capsys, "toys:torch_matrix", "--signature", "matrix", "--claims", "shift,zero_sum", *SOME)[0] == 0
+    assert run(capsys, "toys:as_verl", "--signature", "verl", "--claims", "shift", *SOME)[0] == 0
+
+
+def test_json(capsys):
+    code, out = run(capsys, "toys:sorted_rows", "--arrays", "float", "--claims", "", "--json", "--seed", "4", *SOME)
+    record = json.loads(out)
+    assert code == record["exit_code"] == 1
+    assert record["seed"] == 4
+    laws = {law["law"]: law for law in record["laws"]}
+    assert laws["permutation"]["status"] == "fails"
+    assert laws["permutation"]["claimed"] is True
+    assert laws["shift"]["claimed"] is False
+    assert "estimator(" in laws["permutation"]["code"]
+
+
+def test_same_seed_same_counterexample(capsys):
+    first, again = (run(capsys, "toys:sorted_rows", "--arrays", "float", "--seed", "7", *SOME)[1] for _ in range(2))
+    assert first == again
+
+
+def test_same_as(capsys):
+    code, out = run(capsys, "refbase:rloo", "--same-as", "refbase:group_mean", *SOME)
+    assert code == 1
+    assert "same_as      fails" in out
+
+
+def test_option(capsys):
+    assert run(capsys, "refbase:rloo", "--option", "singletons='zero'", *SOME)[0] == 0
+    assert run(capsys, "refbase:rloo", "--option", "singletons=zero", *SOME)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["crashes", "wrong_shape", "not_deterministic"])
+def test_what_cannot_be_checked(capsys, name):
+    code, out = run(capsys, f"toys:{name}", "--arrays", "float")
+    assert code == 1
+    assert f"toys:{name}: cannot be checked. On two groups of 2 rollouts it " in out
+    code, out = run(capsys, f"toys:{name}", "--arrays", "float", "--json")
+    assert code == 1
+    assert json.loads(out)["error"]
+
+
+def test_crash_shows_where(capsys):
+    _, out = run(capsys, "toys:crashes", "--arrays", "float")
+    assert "toys.py" in out
+    assert "return rewards[len(rewards)]" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name an estimator, or use --list"),
+        (["toys:flat", "--claims", "unbaised"], "did you mean 'unbiased'"),
+        (["toys:flat", "--claims", "unbaised"], "Valid: constant_zero"),
+        (["toys:flat", "--laws", "shfit"], "did you mean 'shift'"),
+        (["toys:flat", "--signature", "rows"], "unknown signature 'rows'"),
+        (["refbase:shrink"], "did you mean 'shrinkage'"),
+        (["toys:flat", "--option", "x"], "--option takes key=value"),
+        (["toys:flat", "--max-examples", "0"], "not positive"),
+        (["nothing_here:f"], "no module named 'nothing_here'"),
+    ],
+)
+def test_usage(capsys, arguments, message):
+    assert message in usage(capsys, *arguments)
+
+
+def test_list(capsys):
+    code, out = run(capsys, "--list")
+    assert code == 0
+    for word in ("permutation", "own_reward_independent", "shrinkage_js", "rloo_vectorized"):
+        assert word in out
+
+
+def test_as_a_command():
+    """From the author's directory, with the exit status of the verdict."""
+    here = Path(__file__).parent
+    command = [sys.executable, "-m", "refbase.checks", "toys:sorted_rows", "--arrays", "float", "--claims", "shift"]
+    done = subprocess.run([*command, *SOME], cwd=here, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "Broken:" in done.stdout
+
+
+def test_on_a_terminal(capsys, monkeypatch):
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    code = cli.main(["toys:sorted_rows", "--arrays", "float", "--claims", "shift", *SOME])
+    out = capsys.readouterr().out
+    assert code == 1
+    for word in ("verdict", "permutation", "fails", "sorted_rows", "Broken"):
+        assert word in out
+    monkeypatch.setattr(report, "_write_rich", lambda *_: (_ for _ in ()).throw(ImportError()))
+    cli.main(["toys:sorted_rows", "--arrays", "float", *SOME])
+    assert "nothing is claimed" in capsys.readouterr().out

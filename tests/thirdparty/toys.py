@@ -1,0 +1,134 @@
+"""Estimators as outsiders write them, good and bad; `refbase.checks` is pointed at them by name."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import torch
+
+
+def _leave_one_out(values):
+    total = sum(values)
+    return [v if len(values) == 1 else v - (total - v) / (len(values) - 1) for v in values]
+
+
+def flat(rewards, group_ids, valid=None):
+    """Leave-one-out on lists of any number, with a validity flag."""
+    out = [0 * r if r == r else 0.0 for r in rewards]
+    keep = [True] * len(rewards) if valid is None else valid
+    for label in dict.fromkeys(g for g, ok in zip(group_ids, keep, strict=True) if ok):
+        rows = [k for k, g in enumerate(group_ids) if g == label and keep[k]]
+        for row, value in zip(rows, _leave_one_out([rewards[k] for k in rows]), strict=True):
+            out[row] = value
+    return out
+
+
+def flat_without_valid(rewards, group_ids):
+    return flat(rewards, group_ids)
+
+
+def torch_matrix(rewards):
+    """Group-mean centring of a (prompts, rollouts) tensor."""
+    return rewards - rewards.mean(-1, keepdim=True)
+
+
+def numpy_matrix(rewards):
+    return rewards - rewards.mean(-1, keepdims=True)
+
+
+def list_matrix(rewards):
+    return [[r - Fraction(sum(row)) / len(row) for r in row] for row in rewards]
+
+
+def as_verl(token_level_rewards, response_mask, index, config=None, **kwargs):
+    """Dr.GRPO in verl's signature, blind to rejected rows."""
+    returns = token_level_rewards.sum(-1)
+    out = torch.zeros_like(returns)
+    keep = response_mask.any(-1)
+    for label in dict.fromkeys(index):
+        rows = [k for k, other in enumerate(index) if other == label and keep[k]]
+        if rows:
+            out[rows] = returns[rows] - returns[rows].mean()
+    advantages = out.unsqueeze(-1) * response_mask
+    return advantages, returns.unsqueeze(-1) * response_mask
+
+
+# --- broken -------------------------------------------------------------------------------------------------
+
+
+def sorted_rows(rewards, group_ids):
+    """Takes neighbouring pairs for groups, whatever the labels say."""
+    out = list(rewards)
+    for start in range(0, len(rewards) - 1, 2):
+        mean = (rewards[start] + rewards[start + 1]) / 2
+        out[start], out[start + 1] = rewards[start] - mean, rewards[start + 1] - mean
+    return out
+
+
+def crashes(rewards, group_ids):
+    return rewards[len(rewards)]
+
+
+def wrong_shape(rewards, group_ids):
+    return [0] * (len(rewards) + 1)
+
+
+def scalar(rewards, group_ids):
+    return 1.0
+
+
+_calls = itertools.count()
+
+
+def not_deterministic(rewards, group_ids):
+    return [r * 0 + next(_calls) for r in rewards]
+
+
+def wrong_matrix(rewards):
+    return rewards.mean(-1)
+
+
+def wrong_list_matrix(rewards):
+    return rewards[:-1]
+
+
+def verl_alone(token_level_rewards, response_mask, index, config=None):
+    return token_level_rewards
+
+
+def verl_per_row(token_level_rewards, response_mask, index, config=None):
+    return token_level_rewards.sum(-1), token_level_rewards.sum(-1)
+
+
+def verl_numpy(token_level_rewards, response_mask, index, config=None):
+    return token_level_rewards.numpy(), token_level_rewards.numpy()
+
+
+def verl_leaks(token_level_rewards, response_mask, index, config=None):
+    returns = token_level_rewards.sum(-1, keepdim=True).expand(-1, response_mask.shape[1])
+    return returns, returns
+
+
+def verl_per_token(token_level_rewards, response_mask, index, config=None):
+    advantages = token_level_rewards * response_mask
+    return advantages, advantages
+
+
+def verl_changes_mask(token_level_rewards, response_mask, index, config=None):
+    response_mask[:] = 1
+    return as_verl(token_level_rewards, response_mask, index)
+
+
+def verl_changes_rewards(token_level_rewards, response_mask, index, config=None):
+    result = as_verl(token_level_rewards.clone(), response_mask, index)
+    token_level_rewards += 1
+    return result
+
+
+CONSTANT = 3
+
+
+class Namespace:
+    @staticmethod
+    def centred(rewards):
+        return np.asarray(rewards) - np.mean(rewards, axis=-1, keepdims=True)
