@@ -9,12 +9,12 @@ verl calls ``f(token_level_rewards=(N, T), response_mask=(N, T), config=algorith
   batches (uid ``pad...``), and rollouts that were rejected as a whole.
 * ``advantages`` hold the rollout's advantage on its valid tokens, 0 elsewhere; ``returns`` the rollout's return
   in the same way. They share no memory with each other or with the inputs.
+* Under our trainer (`verl_ext.step.current`) rows of one session are one rollout, see `verl_ext.sessions`.
 """
 
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,14 +25,11 @@ from torch import Tensor
 from refbase import CATALOG, Estimate, validate
 from refbase.groups import factorise
 from refbase.tokens import broadcast, sequence_returns, valid_rows
-from verl_ext import history
+from verl_ext import gvpo_config, history
 from verl_ext.options import BVBlendOptions, GVPOOptions, Options, parse, verl_name
+from verl_ext.step import Step, current
 
-__all__ = ["ESTIMATORS", "GVPOSettingWarning", "estimate"]
-
-
-class GVPOSettingWarning(UserWarning):
-    """A setting with which the stock trainer does not follow GVPO's gradient."""
+__all__ = ["ESTIMATORS", "estimate"]
 
 
 def _adapter(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -53,15 +50,36 @@ def _adapter(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
                 "None",
                 "verl takes it from the batch's `uid` column; add that column, one label per prompt.",
             )
+        step = current()
         with torch.no_grad():
-            result = estimate(name, returns, index, valid_rows(response_mask), options, config, response_mask.sum(-1))
+            advantages = _per_row(name, returns, index, response_mask, options, config, step)
         _announce(name, options, config)
         shown = torch.where(returns.isfinite(), returns, 0.0)
-        return broadcast(result.advantages, response_mask), broadcast(shown, response_mask)
+        return broadcast(advantages, response_mask), broadcast(shown, response_mask)
 
     compute.__name__ = compute.__qualname__ = verl_name(name)
     compute.__doc__ = f"`refbase.{name}` ({CATALOG[name].summary}) as a verl advantage estimator."
     return compute
+
+
+def _per_row(
+    name: str, returns: Tensor, labels: Any, response_mask: Tensor, options: Options, config: Any, step: Step | None
+) -> Tensor:
+    """(N,) advantages; where a rollout has several rows, they share one."""
+    valid, lengths = valid_rows(response_mask), response_mask.sum(-1)
+    number, exact_gvpo = (None, False) if step is None else (step.number, step.exact_gvpo)
+    sessions = None if step is None else step.sessions
+    if step is not None and sessions is not None:
+        scores = step.scores
+        if scores is not None:
+            scores = sequence_returns(scores, response_mask, options.masked_rewards)
+        rows = sessions.final(valid)
+        returns = sessions.returns(returns, valid, scores)
+        labels, valid, lengths = [labels[row] for row in rows.tolist()], valid[rows], sessions.sum(lengths)
+    result = estimate(
+        name, returns, labels, valid, options, config, lengths, step=number, exact_gvpo=exact_gvpo
+    ).advantages
+    return result if sessions is None else result[sessions.codes]
 
 
 def estimate(
@@ -74,6 +92,7 @@ def estimate(
     lengths: Tensor | None = None,
     history_keys: Any = None,
     step: int | None = None,
+    exact_gvpo: bool = False,
 ) -> Estimate:
     """Run an estimator on one number per rollout, with what surrounds it in a trainer.
 
@@ -91,6 +110,8 @@ def estimate(
         verl's ``algorithm`` section.
     history_keys, step : optional
         For BV-Blend, where the trainer knows them.
+    exact_gvpo : bool
+        Whether the actor recomputes GVPO's weights itself, from plain centred returns.
     """
     kernel = CATALOG[name].load_kernel()
     arguments = options.kernel(name)
@@ -103,8 +124,8 @@ def estimate(
     if name == "opo" and lengths is not None:
         arguments["lengths"] = lengths
     result = kernel(returns, labels, valid, **arguments)
-    if isinstance(options, GVPOOptions):
-        _check_gvpo_settings(config)
+    if isinstance(options, GVPOOptions) and not exact_gvpo:
+        _check_stock_gvpo(config)
         if options.size_correction:
             factor = _size_factor(labels, valid).to(result.advantages)
             return Estimate(
@@ -156,42 +177,19 @@ def _size_factor(labels: Any, valid: Tensor) -> Tensor:
     return factor.to(valid.device)
 
 
-_warned: set[str] = set()
+_checked: set[int] = set()
 
 
-def _check_gvpo_settings(config: Any) -> None:
-    """Warn, once each, about what makes the stock trainer's update differ from GVPO's gradient.
+def _check_stock_gvpo(config: Any) -> None:
+    """Refuse, at the first batch, a job whose updates are not GVPO's in a stock trainer.
 
-    The loss does not see groups there, so the update is exact while the policy is the one that sampled: one
-    optimizer step per batch, whole sequences weighed alike.
+    verl shows an estimator the ``algorithm`` section alone, but a node of a configuration knows its root.
     """
     root = config._get_root() if hasattr(config, "_get_root") else None
-    actor = _get(_get(root, "actor_rollout_ref"), "actor")
-    if actor is None:
-        _warn("the actor's settings cannot be seen from here; they are not checked.")
-        return
-    aggregation = _get(actor, "loss_agg_mode")
-    if aggregation != "seq-mean-token-sum":
-        _warn(
-            f"actor_rollout_ref.actor.loss_agg_mode={aggregation!r} does not weigh whole sequences; set it to "
-            "seq-mean-token-sum."
-        )
-    epochs, mini = _get(actor, "ppo_epochs", 1), _get(actor, "ppo_mini_batch_size")
-    batch = _get(_get(root, "data"), "train_batch_size")
-    if epochs != 1 or (mini is not None and batch is not None and mini < batch):
-        _warn(
-            f"with ppo_epochs={epochs} and ppo_mini_batch_size={mini} for train_batch_size={batch} there are "
-            "several optimizer steps per batch; from the second on, the stock loss leaves GVPO's gradient. Use "
-            "one (ppo_epochs=1, ppo_mini_batch_size=train_batch_size)."
-        )
-    if _get(config, "use_kl_in_reward", False) and _get(_get(config, "kl_ctrl"), "type", "fixed") != "fixed":
-        _warn("algorithm.kl_ctrl.type must be 'fixed': the loss is defined for one beta (kl_ctrl.kl_coef).")
-
-
-def _warn(message: str) -> None:
-    if message not in _warned:
-        _warned.add(message)
-        warnings.warn(f"adv_estimator=gvpo: {message}", GVPOSettingWarning, stacklevel=4)
+    if root is None or id(root) in _checked or _get(root, "actor_rollout_ref") is None:
+        return  # a part of a configuration: nothing to check it against
+    gvpo_config.enforce(gvpo_config.findings(root, exact=False))
+    _checked.add(id(root))
 
 
 def _get(config: Any, key: str, default: Any = None) -> Any:

@@ -197,20 +197,31 @@ class GVPOOptions(Options):
     Parameters
     ----------
     size_correction : bool
-        Give groups of different sizes the weight 1/(k-1) that the loss has, relative to the largest group of
-        the batch. Groups of one size are not changed by it.
+        In a stock trainer: give groups of different sizes the weight 1/(k-1) that the loss has, relative to
+        the largest group of the batch. Groups of one size are not changed by it. The exact loss always has it.
+    beta : float > 0, optional
+        β of the exact loss (``trainer.v1.trainer_mode=refbase``). Leave it out with the KL penalty in the
+        reward, where it is ``algorithm.kl_ctrl.kl_coef``; needed without.
+    divide_by_beta : bool
+        Exact loss: use the gradient of L/β, which has the size of GRPO's, so that ``clip_grad`` and learning
+        rate mean the same.
     """
 
     block: ClassVar[str] = "gvpo"
     estimators: ClassVar[tuple[str, ...]] = ("gvpo",)
 
     size_correction: bool = True
+    beta: float | None = None
+    divide_by_beta: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.size_correction, bool):
-            got = f"{self.size_correction!r} of type {type(self.size_correction).__name__}"
-            validate.reject_type(self.where, "size_correction", "be true or false", got)
+        for name in ("size_correction", "divide_by_beta"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                validate.reject_type(self.where, name, "be true or false", f"{value!r} of type {type(value).__name__}")
+        if self.beta is not None:
+            validate.check_number(self.where, "beta", self.beta, 0, open_low=True)
 
 
 @dataclass(frozen=True)

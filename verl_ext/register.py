@@ -50,6 +50,18 @@ def _register_estimators(core_algos: ModuleType) -> None:
         core_algos.register_adv_est(name)(function)
 
 
+def _register_loss(core_algos: ModuleType) -> None:
+    """``actor.policy_loss.loss_mode=gvpo``."""
+    from verl_ext.gvpo_loss import policy_loss
+
+    core_algos.register_policy_loss("gvpo")(policy_loss)
+
+
+def _register_trainer(_trainers: ModuleType) -> None:
+    """``trainer.v1.trainer_mode=refbase``."""
+    import verl_ext.trainer  # noqa: F401  (registers itself)
+
+
 def _explain_unknown_names(core_algos: Any) -> None:
     """Let verl's error for an unknown estimator say which there are."""
     find = core_algos.get_adv_estimator_fn
@@ -82,6 +94,8 @@ def _prepare() -> None:
     if cpu.enabled():
         cpu.install()
     after_import("verl.trainer.ppo.core_algos", _loudly("register its estimators", _register_estimators))
+    after_import("verl.trainer.ppo.core_algos", _loudly("register its policy loss", _register_loss))
+    after_import("verl.trainer.ppo.v1", _loudly("register its trainer", _register_trainer))
     after_import("verl.trainer.ppo.core_algos", _loudly("explain unknown estimators", _explain_unknown_names))
     after_import("hydra.core.config_store", _loudly("store its configurations", _store_configs))
 
