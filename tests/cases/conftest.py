@@ -55,10 +55,35 @@ def _kernel(name, rewards, groups, valid=None, state=None, **options):
     return result.advantages.tolist()
 
 
-@pytest.fixture(params=["spec", "kernel"])
+def _adapter(name, rewards, groups, valid=None, **options):
+    """As verl calls the plug-in: the reward on the last token of each response, one position of padding."""
+    from verl_ext import adapters, history
+    from verl_ext.options import verl_name
+
+    lengths = options.pop("lengths", None) or [2] * len(rewards)
+    width = max(lengths) + 1
+    token_level = torch.zeros(len(rewards), width)
+    mask = torch.zeros(len(rewards), width, dtype=torch.long)
+    for row, (reward, length) in enumerate(zip(rewards, lengths, strict=True)):
+        token_level[row, length - 1] = float(reward)
+        if valid is None or valid[row]:
+            mask[row, :length] = 1
+    config = {
+        "refbase": options,
+        "gvpo": {"size_correction": False},
+    }  # its factor 1/(k-1) is the loss's, not the case's
+    history.reset()
+    index = np.fromiter(groups, dtype=object, count=len(groups))
+    advantages, _ = adapters.ESTIMATORS[verl_name(name)](token_level, mask, config, index)
+    assert (advantages[mask == 0] == 0).all()
+    assert (advantages == advantages[:, :1] * mask).all()
+    return advantages[:, 0].tolist()
+
+
+@pytest.fixture(params=["spec", "kernel", "adapter"])
 def run(request):
     """``run(name, rewards, groups, valid=None, **options)`` -> list of advantages."""
-    return _spec if request.param == "spec" else _kernel
+    return {"spec": _spec, "kernel": _kernel, "adapter": _adapter}[request.param]
 
 
 @pytest.fixture
