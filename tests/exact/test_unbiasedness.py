@@ -195,7 +195,7 @@ def test_grpo_kernel_and_spec_have_the_same_expected_gradient():
     assert report.expected_gradient[0] == pytest.approx(spec.expected_gradient[0], rel=1e-12)
 
 
-# --- kernels, in floats -----------------------------------------------------------------------------------
+# --- kernels, in floats ---------------------------------------------------------------------------------
 
 
 @settings(max_examples=10)
@@ -212,7 +212,7 @@ def test_kernels_have_the_bias_variance_and_error_of_the_spec(problem):
         assert report.mse == pytest.approx(float(exact.mse), abs=1e-12 * size**2)
 
 
-# --- do the generated problems reach what matters? -----------------------------------------------------------
+# --- do the generated problems reach what matters? ------------------------------------------------------
 
 
 @pytest.mark.parametrize(
