@@ -132,6 +132,15 @@ def test_readme_table_is_the_catalogue():
             assert identifier in source, name
 
 
+def test_index_is_complete():
+    text = (ROOT / "docs" / "index.md").read_text()
+    assert re.findall(r"^\| \[`\w+`\]\((estimators/\w+\.md)\)", text, re.MULTILINE) == [
+        entry.docs.removeprefix("docs/") for entry in refbase.CATALOG.values()
+    ]
+    records = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    assert re.findall(r"\]\(decisions/(\S+)\)", text) == records
+
+
 @pytest.mark.parametrize("name", [name for name in refbase.__all__ if callable(getattr(refbase, name))])
 def test_public_names_are_documented(name):
     text = inspect.getdoc(getattr(refbase, name)) or ""
