@@ -3,7 +3,11 @@
 Every figure here was found elsewhere first, by other code; the enumeration has to agree to the last digit.
 """
 
+import json
+import subprocess
+import sys
 from fractions import Fraction as F
+from pathlib import Path
 
 import pytest
 
@@ -52,9 +56,10 @@ def test_both_better():
     assert (round(float(plug_in.mse), 4), round(float(plug_in.variance), 4)) == (0.1291, 0.1932)
 
 
-def test_variance_worse_with_many_rollouts():
+def test_both_worse_with_many_rollouts():
     rloo, plug_in = both(bernoulli("1/3", "1/20", m=20))
     assert round(float(plug_in.variance / rloo.variance), 4) == 1.0118
+    assert round(float(plug_in.mse / rloo.mse), 3) == 2.835  # 0/1 rewards, and both are worse
     assert rloo.outcomes == 21**2
 
 
@@ -64,3 +69,45 @@ def test_variance_worse_although_the_error_is_better():
     assert plug_in.variance > rloo.variance
     assert round(float(plug_in.variance / rloo.variance), 4) == 1.0055
     assert round(float(plug_in.mse / rloo.mse), 3) == 0.792
+
+
+# --- found by benchmarks/counterexamples.py, smaller than the ones above --------------------------------
+
+
+def test_error_worse_even_for_two_equal_prompts():
+    """With n = 2 the spread of "the others" is that of one mean, so λ is 1/2 whenever the other prompt varies."""
+    rloo, plug_in = both(bernoulli("1/20", "1/20", m=2))
+    assert (rloo.mse, plug_in.mse) == (F(1900, 40000), F(1957, 40000))
+    assert plug_in.variance < rloo.variance
+
+
+def test_both_worse_with_two_prompts():
+    rloo, plug_in = both(bernoulli("1/2", "1/2", m=2, offsets=(0, 3)))
+    assert (rloo.mse, plug_in.mse) == (F(1, 4), F(41, 32))
+    assert (rloo.variance, plug_in.variance) == (F(1, 4), F(23, 32))
+
+
+def test_variance_worse_although_the_error_is_better_at_m_2():
+    rloo, plug_in = both(bernoulli("49/50", "49/50", "1/5", m=2, offsets=(0, 0, 1)))
+    assert (rloo.mse, plug_in.mse) == (F(83, 1250), F(24768440467, 382851562500))
+    assert (rloo.variance, plug_in.variance) == (F(228849, 1562500), F(8955549896968, 59820556640625))
+    assert plug_in.mse < rloo.mse
+    assert plug_in.variance > rloo.variance
+
+
+def test_the_search_finds_these_again(tmp_path):
+    script = Path(__file__).parents[2] / "benchmarks" / "counterexamples.py"
+    out = tmp_path / "found.json"
+    subprocess.run([sys.executable, script, "--quick", "--out", out], check=True, capture_output=True)
+    families = json.loads(out.read_text())
+    simplest = {
+        (family, item["kind"]): item
+        for family, result in families.items()
+        for item in result["found"]
+        if item["role"] == "simplest"
+    }
+    binary = simplest["0/1 rewards", "error worse, variance better"]
+    assert (binary["problem"], binary["mse"]["shrinkage"]) == ("p = (1/20, 1/20), m = 2", "1957/40000")
+    moved = simplest["one prompt moved", "both worse"]
+    assert (moved["problem"], moved["mse"]["shrinkage"]) == ("p = (1/2, 1/2), m = 2, last prompt + 3", "41/32")
+    assert simplest["one prompt moved", "variance worse, error better"]["rates"] == ["49/50", "49/50", "1/5"]
