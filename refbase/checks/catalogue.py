@@ -18,25 +18,29 @@ PAST = (
     ([0, 0, 1, 0] * 6, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11]),
 )
 
-#: Options under which an estimator claims more than its catalogue row says.
-VARIANTS: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
-    ("bvblend", {"local": "loo", "scale": "none"}, ("own_reward_independent", "unbiased")),
-    ("bvblend", {"scale": "none"}, ()),
-    ("bvblend_eb", {"scale": "history"}, ()),
-    ("shrinkage", {"weight": 0.25}, ()),
-    ("rloo", {"singletons": "zero"}, ()),
+_UNBIASED = ("own_reward_independent", "unbiased")
+
+#: Options with the traits that they add to the catalogue row's, and those that they cost.
+VARIANTS: tuple[tuple[str, dict[str, Any], tuple[str, ...], tuple[str, ...]], ...] = (
+    ("bvblend", {"local": "loo", "scale": "none"}, _UNBIASED, ()),
+    ("bvblend_eb", {"scale": "history"}, (), ("unbiased",)),  # the direction is, the length is not
+    ("shrinkage", {"weight": 0.25}, (), ()),
+    ("shrinkage", {"variant": "released"}, (), ("scale",)),  # its eps has a unit
+    ("rloo", {"singletons": "zero"}, (), _UNBIASED),  # a zero advantage is a baseline equal to the own reward
 )
 
 
-def catalogue_subject(name: str, numbers: str = "torch", claims: Iterable[str] = (), **options: Any) -> Subject:
+def catalogue_subject(
+    name: str, numbers: str = "torch", claims: Iterable[str] = (), disclaims: Iterable[str] = (), **options: Any
+) -> Subject:
     """The catalogue's estimator `name` as a subject that claims its catalogued traits.
 
     Parameters
     ----------
     numbers
         "torch" for the kernel, "exact" or "float" for the spec function.
-    claims
-        Further traits, for options that add some.
+    claims, disclaims
+        Traits that the options add and cost.
 
     Notes
     -----
@@ -61,20 +65,22 @@ def catalogue_subject(name: str, numbers: str = "torch", claims: Iterable[str] =
     return Subject(
         name=f"{name}[{'kernel' if numbers == 'torch' else f'spec, {numbers}'}{settings}]",
         call=call,
-        claims=entry.traits | set(claims),
+        claims=(entry.traits | set(claims)) - set(disclaims),
         numbers=numbers,
         options=options,
         code=code,
+        parts=True,
+        context=(Fraction(0), Fraction(1)) if entry.needs_history else (),
         reference=reference,
     )
 
 
 def catalogue_subjects() -> list[Subject]:
-    """All of them, in all number types, and the option variants that claim something of their own."""
+    """All of them, in all number types, and `VARIANTS`."""
     plain = [catalogue_subject(name, numbers) for name in CATALOG for numbers in NUMBERS]
     variants = [
-        catalogue_subject(name, numbers, claims, **options)
-        for name, options, claims in VARIANTS
+        catalogue_subject(name, numbers, claims, disclaims, **options)
+        for name, options, claims, disclaims in VARIANTS
         for numbers in ("exact", "torch")
     ]
     return plain + variants

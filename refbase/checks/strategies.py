@@ -37,13 +37,13 @@ ANY = (*DYADIC, TENTHS, THIRDS, OFFSET)
 
 
 @st.composite
-def group_codes(draw: st.DrawFn, ragged: bool = True, max_rows: int = 8, min_rows: int = 1) -> list[int]:
+def group_codes(draw: st.DrawFn, ragged: bool = True, max_rows: int = 8, many: bool = True) -> list[int]:
     """Group codes in any row order: a few ragged groups, or more groups of at least two."""
     if not ragged:
         size, count = draw(st.integers(1, 4)), draw(st.integers(1, 5))
         return list(draw(st.permutations([code for code in range(count) for _ in range(size)])))
-    few = st.lists(st.integers(0, 3), min_size=min_rows, max_size=max(max_rows, min_rows))
-    if not draw(st.booleans()):
+    few = st.lists(st.integers(0, 3), min_size=1, max_size=max_rows)
+    if not many or not draw(st.booleans()):
         return draw(few)
     sizes = draw(st.lists(st.integers(2, 4), min_size=2, max_size=7))
     return list(draw(st.permutations([code for code, size in enumerate(sizes) for _ in range(size)])))
@@ -69,7 +69,7 @@ def batches(
     styles: Sequence[SearchStrategy[Any]] = ANY,
     masks: bool = False,
     max_rows: int = 8,
-    min_rows: int = 1,
+    many: bool = True,
     dtypes: Sequence[str] | None = None,
 ) -> Batch:
     """A batch that the subject's signature can express.
@@ -78,10 +78,12 @@ def batches(
     ----------
     masks
         Also draw a validity flag per row (all rows may be invalid), if the subject takes them.
+    many
+        Also draw batches of up to seven groups of at least two.
     dtypes
         By default the subject's.
     """
-    codes = draw(group_codes(subject.ragged, max_rows, min_rows))
+    codes = draw(group_codes(subject.ragged, max_rows, many))
     rewards = draw(rewards_for(codes, styles))
     valid = None
     if masks and subject.masks:

@@ -98,6 +98,10 @@ class Subject:
         Floating dtypes of a torch subject; the first one is preferred in counterexamples.
     ragged, masks
         False where the signature cannot express groups of unequal size, or masked rows.
+    parts
+        Whether it returns a `refbase.Estimate`, with baseline and weight, and not the advantages only.
+    context
+        Numbers of the rewards' unit that results also depend on (a history's range), for the tolerances.
     reference
         The exact counterpart (called with Fractions), for the law that compares the two.
     min_group
@@ -114,6 +118,8 @@ class Subject:
     dtypes: tuple[str, ...] = ("float32", "float64")
     ragged: bool = True
     masks: bool = True
+    parts: bool = False
+    context: tuple[Any, ...] = ()
     reference: Callable[..., Estimate] | None = None
     min_group: int = 1
 
@@ -203,7 +209,11 @@ class Probe:
 
     def bound(self, batch: Batch, *answers: Answer) -> Any:
         """The rounding allowance of `tolerance.algebraic` for these answers to this batch."""
-        return tolerance.algebraic(batch.rewards, max(answer.eps for answer in answers))
+        return tolerance.algebraic(self.scope(batch), max(answer.eps for answer in answers))
+
+    def scope(self, batch: Batch) -> list[Any]:
+        """The numbers that a result depends on: the rewards of valid rows, and the subject's context."""
+        return [*(batch.rewards[row] for row in batch.rows), *self.subject.context]
 
     def render(self, batch: Batch, options: Mapping[str, Any]) -> str:
         options = {**self.subject.options, **options}

@@ -60,3 +60,7 @@ def needs_masks(subject: Subject) -> str | None:
 
 def needs_torch(subject: Subject) -> str | None:
     return None if subject.numbers == "torch" else "it takes no tensors"
+
+
+def needs_estimate(subject: Subject) -> str | None:
+    return None if subject.parts else "it returns advantages only"

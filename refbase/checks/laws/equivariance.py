@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -27,6 +28,27 @@ def _relabel(probe: Probe, case: tuple[Batch, Batch]) -> None:
     require_equal("A under other labels", before.advantages, after.advantages, probe.bound(plain, before, after))
 
 
+def _copies(probe: Probe, case: tuple[Batch, int]) -> None:
+    """Symmetry says that all copies must fare alike; labels that merge or wrap round break it."""
+    batch, count = case
+    names = list(dict.fromkeys(batch.group_ids))
+    labels = [2**24 + copy * len(names) + names.index(label) for copy in range(count) for label in batch.group_ids]
+    many = replace(batch, rewards=batch.rewards * count, group_ids=tuple(labels))
+    answer = probe(many)
+    size = len(batch)
+    bound = probe.bound(many, answer)
+    for copy in range(1, count):
+        rows = slice(copy * size, (copy + 1) * size)
+        expected, got = answer.advantages[:size], answer.advantages[rows]
+        require_equal(f"A of copy {copy}, rows {rows.start} to {rows.stop - 1}", expected, got, bound)
+
+
+def _copies_cases(subject: Subject) -> Any:
+    counts = (2, 400, 3000) if subject.numbers == "torch" else (2, 12)
+    small = batches(subject, styles=DYADIC, max_rows=4, many=False)
+    return st.tuples(small, st.sampled_from(counts))
+
+
 def _shift(probe: Probe, case: tuple[Batch, Fraction]) -> None:
     batch, c = case
     moved = batch.mapped(lambda r: r + c)
@@ -37,11 +59,73 @@ def _shift(probe: Probe, case: tuple[Batch, Fraction]) -> None:
     require_equal(f"A(r + {c})", before.advantages, after.advantages, bound, rows)
 
 
-def _shift_cases(subject: Subject) -> st.SearchStrategy[Any]:
+def _shift_cases(subject: Subject) -> Any:
     near = st.integers(-16, 16).map(Fraction)
     far = st.sampled_from([Fraction(1000), Fraction(-4096), Fraction(10**6)])
-    third = st.just(Fraction(1, 3))  # only exact subjects represent it
-    return st.tuples(batches(subject, styles=DYADIC), st.one_of(near, far, third))
+    constants = st.one_of(near, far, st.just(Fraction(1, 3))) if subject.numbers == "exact" else st.one_of(near, far)
+    return st.tuples(batches(subject, styles=DYADIC), constants)
+
+
+def _scale(probe: Probe, case: tuple[Batch, Fraction]) -> None:
+    batch, s = case
+    scaled = batch.mapped(lambda r: s * r)
+    assume(probe.exact(batch) and probe.exact(scaled))
+    before, after = probe(batch), probe(scaled)
+    expected = [s * a if isinstance(a, Fraction) else float(s) * a for a in before.advantages]
+    bound = 2 * float(s) * probe.bound(batch, before, after)
+    require_equal(f"A({_power(s)} * r)", expected, after.advantages, bound)
+
+
+def _scale_cases(subject: Subject) -> Any:
+    return st.tuples(batches(subject, styles=DYADIC), _factors(subject, -4, 4))
+
+
+def _extreme_cases(subject: Subject) -> Any:
+    """Powers of two far from 1; their squares still fit the floating type."""
+
+    def factors(batch: Batch) -> Any:
+        limit = 50 if subject.numbers == "torch" and batch.dtype == "float32" else 200
+        exponents = st.sampled_from([-limit, limit, -limit // 2, limit // 2])
+        return st.tuples(st.just(batch), exponents.map(lambda k: Fraction(2) ** k))
+
+    return batches(subject, styles=DYADIC).flatmap(factors)
+
+
+def _scale_invariant(probe: Probe, case: tuple[Batch, Fraction]) -> None:
+    batch, s = case
+    scaled = batch.mapped(lambda r: s * r)
+    assume(probe.exact(batch) and probe.exact(scaled))
+    before, after = probe(batch), probe(scaled)
+    rows = [row for row in batch.rows if row not in without_baseline(batch, before)]
+    largest = max((abs(a) for a in before.advantages), default=0)
+    # s*r / (s*sigma + eps) differs from r / (sigma + eps) by a relative eps/sigma, and sigma >= 1/(8*sqrt(2N)).
+    eps = float(probe.subject.options.get("eps", 1e-4)) * 8 * (2 * len(batch)) ** 0.5
+    bound = 2 * probe.bound(batch, before, after) + eps * float(largest)
+    require_equal(f"A({_power(s)} * r)", before.advantages, after.advantages, bound, rows)
+
+
+def _scale_invariant_cases(subject: Subject) -> Any:
+    return st.tuples(batches(subject, styles=DYADIC), _factors(subject, 0, 8))
+
+
+def _factors(subject: Subject, low: int, high: int) -> Any:
+    powers = st.integers(low, high).map(lambda k: Fraction(2) ** k)
+    return st.one_of(powers, st.just(Fraction(10, 3))) if subject.numbers == "exact" else powers
+
+
+def _power(s: Fraction) -> str:
+    exponent = s.numerator.bit_length() - s.denominator.bit_length()
+    return f"2**{exponent}" if s == Fraction(2) ** exponent and abs(exponent) > 8 else str(s)
+
+
+def _group_local(probe: Probe, batch: Batch) -> None:
+    whole = probe(batch)
+    for label in batch.groups:
+        rows = [row for row in range(len(batch)) if batch.group_ids[row] == label]
+        alone = probe(batch.take(rows))
+        expected = [whole.advantages[row] for row in rows]
+        bound = probe.bound(batch, whole, alone)
+        require_equal(f"A of group {label!r} without the other groups", expected, alone.advantages, bound)
 
 
 def _pairs(strategy: Any) -> Any:
@@ -63,5 +147,35 @@ LAWS = (
         _pairs(lambda batch: relabelled(batch).map(lambda other: (batch, other))),
         _relabel,
     ),
+    Law(
+        "copies",
+        "K copies of a batch under new labels, K up to thousands, receive K copies of the same advantages",
+        frozenset(),
+        _copies_cases,
+        _copies,
+        max_examples=20,
+    ),
     Law("shift", "A(r + c) = A(r) for every constant c", frozenset({"shift"}), _shift_cases, _shift),
+    Law("scale", "A(s*r) = s*A(r) for every s > 0", frozenset({"scale"}), _scale_cases, _scale),
+    Law(
+        "extreme_scale",
+        "A(s*r) = s*A(r) for huge and tiny s: no hidden eps, no overflow, no underflow",
+        frozenset({"scale"}),
+        _extreme_cases,
+        _scale,
+    ),
+    Law(
+        "scale_invariant",
+        "A(s*r) = A(r) for every s >= 1, up to the divisor's eps",
+        frozenset({"scale_invariant"}),
+        _scale_invariant_cases,
+        _scale_invariant,
+    ),
+    Law(
+        "group_local",
+        "A of a group does not change when the other groups are taken away",
+        frozenset({"group_local"}),
+        lambda subject: batches(subject, masks=True),
+        _group_local,
+    ),
 )

@@ -1,0 +1,258 @@
+"""What goes in and what comes out: types, shapes, storage, gradients, repeatability, refusals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from refbase.checks.law import Law
+from refbase.checks.laws._common import needs_torch, require_equal, show
+from refbase.checks.strategies import BINARY, INTEGERS, batches
+from refbase.checks.subject import Batch, Probe, Subject, SubjectError, Violation, read_answer
+from refbase.estimate import Estimate
+from refbase.validate import is_tensor
+
+FLOATS = ("float32", "float64", "bfloat16", "float16")
+WHOLE = ("int64", "int32", "uint8", "bool")
+
+
+def _finite(probe: Probe, batch: Batch) -> None:
+    answer = probe(batch)
+    for name in ("advantages", "baseline", "weight"):
+        values = getattr(answer, name) or []
+        if not all(map(math.isfinite, values)):
+            raise Violation(f"non-finite {name}", "finite numbers", show(values))
+
+
+def _deterministic(probe: Probe, case: tuple[Batch, Batch]) -> None:
+    batch, other = case
+    first = probe(batch)
+    probe(other)
+    again = probe(batch)
+    require_equal("A of the same batch, read again after another one", first.advantages, again.advantages)
+
+
+def _empty(probe: Probe, batch: Batch) -> None:
+    """`ValueError` and `TypeError` say that the caller is at fault; other exceptions are accidents."""
+    empty = batch.take([])
+    try:
+        answer = probe(empty)
+    except SubjectError as error:
+        if isinstance(error.__cause__, (ValueError, TypeError)):
+            return
+        raise Violation("an empty batch", "a ValueError, or no advantages", str(error)) from error
+    require_equal("an empty batch", [], answer.advantages)
+
+
+def _nan_contained(probe: Probe, case: tuple[Batch, int, float]) -> None:
+    batch, row, junk = case
+    assume(row in batch.rows)
+    poisoned = batch.with_reward(row, junk)
+    try:
+        answer = probe(poisoned)
+    except SubjectError as error:
+        if isinstance(error.__cause__, (ValueError, TypeError)):
+            return
+        raise
+    others = [answer.advantages[k] for k in batch.rows if k != row]
+    if not all(map(math.isfinite, others)):
+        message = f"a reward of {junk} at rollout {row} made other rollouts' advantages non-finite"
+        raise Violation(message, "an error, or finite advantages elsewhere", show(answer.advantages))
+
+
+def _nan_cases(subject: Subject) -> Any:
+    junk = st.sampled_from([math.nan, math.inf, -math.inf])
+    return batches(subject).flatmap(lambda batch: st.tuples(st.just(batch), st.integers(0, len(batch) - 1), junk))
+
+
+def _output_dtype(probe: Probe, batch: Batch) -> None:
+    import torch
+
+    rewards = probe.rewards(batch)
+    result = _call(probe, batch, rewards)
+    expected = rewards.dtype if rewards.dtype.is_floating_point else torch.get_default_dtype()
+    for name, tensor in _tensors(result).items():
+        if tensor.dtype != expected or tensor.device != rewards.device:
+            got = f"{tensor.dtype} on {tensor.device}"
+            raise Violation(f"{name} for {rewards.dtype} rewards", f"{expected} on {rewards.device}", got)
+
+
+def _whole_numbers(probe: Probe, batch: Batch) -> None:
+    as_floats = probe(replace(batch, dtype="float32"))
+    as_whole = probe(batch)
+    bound = probe.bound(batch, as_floats, as_whole)
+    require_equal(f"A of {batch.dtype} rewards", as_floats.advantages, as_whole.advantages, bound)
+
+
+def _whole_cases(subject: Subject) -> Any:
+    small = batches(subject, styles=(BINARY,), dtypes=WHOLE)
+    return st.one_of(small, batches(subject, styles=(INTEGERS,), dtypes=("int64", "int32")))
+
+
+def _strided(probe: Probe, case: tuple[Batch, str]) -> None:
+    import torch
+
+    batch, layout = case
+    plain = probe(batch)
+    rewards = probe.rewards(batch)
+    if layout == "every second":
+        view = torch.stack([rewards, rewards + 1], dim=1).reshape(-1)[::2]
+    elif layout == "column":
+        view = torch.stack([rewards + 1, rewards, rewards + 2], dim=1)[:, 1]
+    else:
+        view = rewards[:1].expand(len(batch))  # stride 0: one number for all rows
+        plain = probe(batch.mapped(lambda _: batch.rewards[0]))
+    assume(not view.is_contiguous() or len(batch) == 1)
+    answer = read_answer(_call(probe, batch, view, f"a view ({layout})"), len(batch))
+    require_equal(f"A of a strided view ({layout})", plain.advantages, answer.advantages)
+
+
+def _untouched(probe: Probe, batch: Batch) -> None:
+    rewards, labels, valid = probe.rewards(batch), list(batch.group_ids), probe.valid(batch)
+    probe.calls.append(probe.render(batch, {}))
+    probe.run(rewards, labels, valid)
+    fresh = probe.rewards(batch), list(batch.group_ids), probe.valid(batch)
+    for name, before, after in zip(("rewards", "group_ids", "valid"), fresh, (rewards, labels, valid), strict=True):
+        same = bool((before == after).all()) if is_tensor(before) else before == after
+        if not same:
+            raise Violation(f"the call changed its argument `{name}`", before, after)
+
+
+def _own_storage(probe: Probe, batch: Batch) -> None:
+    rewards, valid = probe.rewards(batch), probe.valid(batch)
+    result = _call(probe, batch, rewards, valid=valid)
+    seen: dict[int, str] = {}
+    for name, value in {"the rewards given": rewards, "the flags given": valid, **_outputs(result)}.items():
+        if value is None:
+            continue
+        place = value.untyped_storage().data_ptr() if is_tensor(value) else id(value)
+        if place in seen:
+            raise Violation("two results share memory", "storage of its own", f"{name} and {seen[place]} are one")
+        seen[place] = name
+
+
+def _no_graph(probe: Probe, batch: Batch) -> None:
+    rewards = probe.rewards(batch).requires_grad_()
+    result = _call(probe, batch, rewards, "rewards that require a gradient")
+    for name, tensor in _tensors(result).items():
+        if tensor.requires_grad or tensor.grad_fn is not None:
+            got = f"{name} with grad_fn {type(tensor.grad_fn).__name__}"
+            raise Violation("rewards that require a gradient", "results without a graph", got)
+
+
+def _call(probe: Probe, batch: Batch, rewards: Any, note: str = "", valid: Any = None) -> Any:
+    probe.calls.append(probe.render(batch, {}) + (f")  # with {note}, not (" if note else ""))
+    return probe.run(rewards, list(batch.group_ids), probe.valid(batch) if valid is None else valid)
+
+
+def _outputs(result: Any) -> dict[str, Any]:
+    """The arrays among the results, by name."""
+    if isinstance(result, Estimate):
+        return {name: value for name, value in vars(result).items() if value is not None}
+    listed = result if isinstance(result, tuple) else (result,)
+    return {"advantages" if k == 0 else f"output {k}": value for k, value in enumerate(listed)}
+
+
+def _tensors(result: Any) -> dict[str, Any]:
+    return {name: value for name, value in _outputs(result).items() if is_tensor(value)}
+
+
+def _two(subject: Subject) -> Any:
+    return st.tuples(batches(subject), batches(subject, max_rows=4, many=False))
+
+
+def _any_dtype(subject: Subject) -> Any:
+    return batches(subject, styles=(INTEGERS,), dtypes=(*FLOATS, "int64"), masks=True, max_rows=4, many=False)
+
+
+LAWS = (
+    Law(
+        "finite",
+        "finite rewards give finite advantages, groups of one and constant groups included",
+        frozenset(),
+        lambda subject: batches(subject, masks=True),
+        _finite,
+    ),
+    Law(
+        "deterministic",
+        "A(x) is the same before and after A(y): the estimator keeps no state",
+        frozenset(),
+        _two,
+        _deterministic,
+        max_examples=30,
+    ),
+    Law(
+        "empty_batch",
+        "N = 0 raises a ValueError, or returns no advantages",
+        frozenset(),
+        lambda subject: batches(subject, max_rows=1, many=False),
+        _empty,
+        max_examples=3,
+    ),
+    Law(
+        "nan_contained",
+        "a non-finite reward on a valid row raises a ValueError, or leaves the other advantages finite",
+        frozenset(),
+        _nan_cases,
+        _nan_contained,
+        max_examples=30,
+    ),
+    Law(
+        "output_dtype",
+        "A has the floating dtype and the device of r; for integers and booleans the default floating dtype",
+        frozenset(),
+        _any_dtype,
+        _output_dtype,
+        needs_torch,
+        max_examples=30,
+    ),
+    Law(
+        "whole_numbers",
+        "integer and boolean rewards give the advantages of the same numbers as floats",
+        frozenset(),
+        _whole_cases,
+        _whole_numbers,
+        needs_torch,
+        max_examples=30,
+    ),
+    Law(
+        "strided",
+        "A of a strided view (a column, every second element, stride 0) equals A of a contiguous copy",
+        frozenset(),
+        lambda subject: st.tuples(
+            batches(subject, styles=(INTEGERS,)), st.sampled_from(["every second", "column", "expanded"])
+        ),
+        _strided,
+        needs_torch,
+        max_examples=30,
+    ),
+    Law(
+        "inputs_untouched",
+        "a call changes none of its arguments",
+        frozenset(),
+        lambda subject: batches(subject, masks=True),
+        _untouched,
+        max_examples=30,
+    ),
+    Law(
+        "own_storage",
+        "results share memory neither with each other nor with the arguments",
+        frozenset(),
+        lambda subject: batches(subject, masks=True, max_rows=4),
+        _own_storage,
+        max_examples=20,
+    ),
+    Law(
+        "no_graph",
+        "rewards that require a gradient give results without one",
+        frozenset(),
+        lambda subject: batches(subject, max_rows=4),
+        _no_graph,
+        needs_torch,
+        max_examples=20,
+    ),
+)
