@@ -24,7 +24,7 @@ _UNBIASED = ("own_reward_independent", "unbiased")
 VARIANTS: tuple[tuple[str, dict[str, Any], tuple[str, ...], tuple[str, ...]], ...] = (
     ("bvblend", {"local": "loo", "scale": "none"}, _UNBIASED, ()),
     ("bvblend_eb", {"scale": "history"}, (), ("unbiased",)),  # the direction is, the length is not
-    ("shrinkage", {"weight": 0.25}, (), ()),
+    ("shrinkage", {"weight": Fraction(1, 4)}, (), ()),
     ("shrinkage", {"variant": "released"}, (), ("scale",)),  # its eps has a unit
     ("rloo", {"singletons": "zero"}, (), _UNBIASED),  # a zero advantage is a baseline equal to the own reward
 )

@@ -89,7 +89,10 @@ def binding_laws(subject: Subject) -> list[Law]:
 
 def listing(subject: Subject, probe: Probe) -> str:
     """The recorded calls as Python to paste."""
-    calls = "\n".join(f"print({call})" for call in probe.calls)
+    text = probe.listing
+    if text is None:
+        notes = [f"  # {probe.notes[k]}" if k in probe.notes else "" for k in range(len(probe.calls))]
+        text = "\n".join(f"print({call}){note}" for call, note in zip(probe.calls, notes, strict=True))
     heads = [("torch.", "import torch"), ("Fraction(", "from fractions import Fraction"), ("np.", "import numpy as np")]
-    imports = [line for mark, line in heads if mark in calls and line not in subject.code]
-    return "\n".join([*imports, subject.code, calls]) if subject.code else "\n".join([*imports, calls])
+    imports = [line for mark, line in heads if mark in text and line not in subject.code + text]
+    return "\n".join([*imports, *([subject.code] if subject.code else []), text])

@@ -160,14 +160,28 @@ class Probe:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.calls: list[str] = []
+        self.notes: dict[int, str] = {}  # by position among the calls
+        self.listing: str | None = None  # takes the place of the calls in the report
 
     def __call__(self, batch: Batch, **options: Any) -> Answer:
+        return read_answer(self.raw(batch, **options), len(batch))
+
+    def raw(self, batch: Batch, rewards: Any = None, valid: Any = None, note: str = "", **options: Any) -> Any:
+        """What the subject itself returns for the batch, or for stand-ins of its rewards and flags.
+
+        Parameters
+        ----------
+        note
+            What is special about the stand-in, for the printed call.
+        """
         if smallest_group(batch) < self.subject.min_group:
             reject()
-        rewards, valid = self.rewards(batch), self.valid(batch)
         self.calls.append(self.render(batch, options))
-        result = self.run(rewards, list(batch.group_ids), valid, **options)
-        return read_answer(result, len(batch))
+        if note:
+            self.notes[len(self.calls) - 1] = note
+        rewards = self.rewards(batch) if rewards is None else rewards
+        valid = self.valid(batch) if valid is None else valid
+        return self.run(rewards, list(batch.group_ids), valid, **options)
 
     def run(self, rewards: Any, group_ids: Any, valid: Any = None, **options: Any) -> Any:
         """The bare call with the subject's options; any exception becomes a `SubjectError`."""

@@ -18,7 +18,8 @@ def _identity(probe: Probe, batch: Batch) -> None:
     seen, answer = probe.seen(batch), probe(batch)
     assert answer.baseline is not None
     for row in range(len(batch)):
-        a, b = answer.advantages[row], answer.baseline[row]
+        a: Any = answer.advantages[row]
+        b: Any = answer.baseline[row]
         scale: Any = answer.scale[row] if answer.scale else None
         scale = 1 if absent(scale) else scale
         r = seen.rewards[row] if row in batch.rows else b
@@ -33,10 +34,12 @@ def _blend(probe: Probe, batch: Batch) -> None:
     answer = probe(batch)
     assert answer.baseline is not None
     assert answer.weight is not None
-    nothing = [None] * len(batch)
+    nothing: list[Any] = [None] * len(batch)
     for row in batch.rows:
-        b, w = answer.baseline[row], answer.weight[row]
-        local, target = (answer.local or nothing)[row], (answer.target or nothing)[row]
+        b: Any = answer.baseline[row]
+        w: Any = answer.weight[row]
+        local: Any = (answer.local or nothing)[row]
+        target: Any = (answer.target or nothing)[row]
         if not 0 <= w <= 1:
             raise Violation(f"weight of rollout {row}", "0 <= weight <= 1", show(w))
         if absent(local) and absent(target):

@@ -73,7 +73,7 @@ def _output_dtype(probe: Probe, batch: Batch) -> None:
     import torch
 
     rewards = probe.rewards(batch)
-    result = _call(probe, batch, rewards)
+    result = probe.raw(batch, rewards)
     expected = rewards.dtype if rewards.dtype.is_floating_point else torch.get_default_dtype()
     for name, tensor in _tensors(result).items():
         if tensor.dtype != expected or tensor.device != rewards.device:
@@ -107,16 +107,15 @@ def _strided(probe: Probe, case: tuple[Batch, str]) -> None:
         view = rewards[:1].expand(len(batch))  # stride 0: one number for all rows
         plain = probe(batch.mapped(lambda _: batch.rewards[0]))
     assume(not view.is_contiguous() or len(batch) == 1)
-    answer = read_answer(_call(probe, batch, view, f"a view ({layout})"), len(batch))
+    answer = read_answer(probe.raw(batch, view, note=f"as a view ({layout})"), len(batch))
     require_equal(f"A of a strided view ({layout})", plain.advantages, answer.advantages)
 
 
 def _untouched(probe: Probe, batch: Batch) -> None:
-    rewards, labels, valid = probe.rewards(batch), list(batch.group_ids), probe.valid(batch)
-    probe.calls.append(probe.render(batch, {}))
-    probe.run(rewards, labels, valid)
-    fresh = probe.rewards(batch), list(batch.group_ids), probe.valid(batch)
-    for name, before, after in zip(("rewards", "group_ids", "valid"), fresh, (rewards, labels, valid), strict=True):
+    rewards, valid = probe.rewards(batch), probe.valid(batch)
+    probe.raw(batch, rewards, valid)
+    fresh = probe.rewards(batch), probe.valid(batch)
+    for name, before, after in zip(("rewards", "valid"), fresh, (rewards, valid), strict=True):
         same = bool((before == after).all()) if is_tensor(before) else before == after
         if not same:
             raise Violation(f"the call changed its argument `{name}`", before, after)
@@ -124,7 +123,7 @@ def _untouched(probe: Probe, batch: Batch) -> None:
 
 def _own_storage(probe: Probe, batch: Batch) -> None:
     rewards, valid = probe.rewards(batch), probe.valid(batch)
-    result = _call(probe, batch, rewards, valid=valid)
+    result = probe.raw(batch, rewards, valid)
     seen: dict[int, str] = {}
     for name, value in {"the rewards given": rewards, "the flags given": valid, **_outputs(result)}.items():
         if value is None:
@@ -137,16 +136,11 @@ def _own_storage(probe: Probe, batch: Batch) -> None:
 
 def _no_graph(probe: Probe, batch: Batch) -> None:
     rewards = probe.rewards(batch).requires_grad_()
-    result = _call(probe, batch, rewards, "rewards that require a gradient")
+    result = probe.raw(batch, rewards, note="with rewards.requires_grad_()")
     for name, tensor in _tensors(result).items():
         if tensor.requires_grad or tensor.grad_fn is not None:
             got = f"{name} with grad_fn {type(tensor.grad_fn).__name__}"
             raise Violation("rewards that require a gradient", "results without a graph", got)
-
-
-def _call(probe: Probe, batch: Batch, rewards: Any, note: str = "", valid: Any = None) -> Any:
-    probe.calls.append(probe.render(batch, {}) + (f")  # with {note}, not (" if note else ""))
-    return probe.run(rewards, list(batch.group_ids), probe.valid(batch) if valid is None else valid)
 
 
 def _outputs(result: Any) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import torch
 def leave_one_out(rewards: torch.Tensor) -> torch.Tensor:
     """Each reward minus the mean of its prompt's other rollouts; a single rollout keeps its reward."""
     wide = rewards if rewards.dtype.is_floating_point else rewards.to(torch.get_default_dtype())
+    if not bool(wide.isfinite().all()):
+        raise ValueError("leave_one_out: rewards must be finite")
     k = wide.shape[-1]
     if k == 1:
         return wide.detach().clone()
