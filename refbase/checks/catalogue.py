@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 from fractions import Fraction
 from typing import Any
 
-from refbase.catalog import CATALOG, lookup
-from refbase.checks.subject import NUMBERS, Subject
+from refbase.catalog import CATALOG, load, lookup
+from refbase.checks.subject import NUMBERS, Memory, Subject
 from refbase.estimate import Estimate
 from refbase.history import HistoryState, KeyHistory, WindowEntry, update_history
 
@@ -53,7 +53,9 @@ def catalogue_subject(
     call = entry.load_kernel() if numbers == "torch" else entry.load_spec()
     reference = entry.load_spec()
     code = f"from {module} import {function} as estimator"
+    memory = None
     if entry.needs_history:
+        memory = history_memory(target)
         number = Fraction if numbers == "exact" else float
         state = past_state(number)
         call, reference = with_state(call, state), with_state(reference, exact_state(state))
@@ -72,6 +74,7 @@ def catalogue_subject(
         parts=True,
         context=(Fraction(0), Fraction(1)) if entry.needs_history else (),
         reference=reference,
+        memory=memory,
     )
 
 
@@ -93,6 +96,20 @@ def with_state(estimator: Callable[..., Estimate], state: HistoryState) -> Calla
         return estimator(rewards, group_ids, state, valid, **options)
 
     return bound
+
+
+def history_memory(target: str) -> Memory:
+    """`HistoryState` under the estimator ``"module:function"``; it always works in floats."""
+    estimator = load(target)
+
+    def empty(window: int, max_keys: int) -> HistoryState:
+        return HistoryState.empty(window=window, decay=0.75, max_keys=max_keys)
+
+    def estimate(state: Any, rewards: Any, group_ids: Any, valid: Any, history_keys: Any, **options: Any) -> Estimate:
+        return estimator(rewards, group_ids, state, valid, history_keys, **options)
+
+    code = f"from refbase.checks.catalogue import history_memory\nmemory = history_memory({target!r})"
+    return Memory(empty, update_history, estimate, HistoryState.to_dict, HistoryState.from_dict, code)
 
 
 def past_state(number: Callable[[Any], Any] = float) -> HistoryState:

@@ -93,6 +93,11 @@ def listing(subject: Subject, probe: Probe) -> str:
     if text is None:
         notes = [f"  # {probe.notes[k]}" if k in probe.notes else "" for k in range(len(probe.calls))]
         text = "\n".join(f"print({call}){note}" for call, note in zip(probe.calls, notes, strict=True))
-    heads = [("torch.", "import torch"), ("Fraction(", "from fractions import Fraction"), ("np.", "import numpy as np")]
+    heads = [
+        ("json.", "import json"),
+        ("torch.", "import torch"),
+        ("Fraction(", "from fractions import Fraction"),
+        ("np.", "import numpy as np"),
+    ]
     imports = [line for mark, line in heads if mark in text and line not in subject.code + text]
     return "\n".join([*imports, *([subject.code] if subject.code else []), text])

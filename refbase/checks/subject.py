@@ -72,6 +72,32 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """How a subject that reads a state keeps it, for the laws about streams of steps.
+
+    Parameters
+    ----------
+    empty
+        ``empty(window, max_keys)``: a state without history, bounded by these two numbers.
+    update
+        ``update(state, rewards, group_ids, valid, history_keys, step)`` -> state.
+    estimate
+        ``estimate(state, rewards, group_ids, valid, history_keys, **options)``, as `Subject.call`.
+    dump, load
+        The state as JSON-able data, and back.
+    code
+        Python that binds ``empty``, ``update``, ``estimate``, ``dump`` and ``load``.
+    """
+
+    empty: Callable[[int, int], Any]
+    update: Callable[..., Any]
+    estimate: Callable[..., Any]
+    dump: Callable[[Any], Any]
+    load: Callable[[Any], Any]
+    code: str = ""
+
+
+@dataclass(frozen=True)
 class Subject:
     """An estimator under test.
 
@@ -106,6 +132,8 @@ class Subject:
         The exact counterpart (called with Fractions), for the law that compares the two.
     min_group
         The smallest group that the estimator is defined for; smaller ones are not tried.
+    memory
+        Of a subject that reads a state; `call` then has some state filled in.
     """
 
     name: str
@@ -122,6 +150,7 @@ class Subject:
     context: tuple[Any, ...] = ()
     reference: Callable[..., Estimate] | None = None
     min_group: int = 1
+    memory: Memory | None = None
 
 
 @dataclass(frozen=True)
@@ -186,11 +215,17 @@ class Probe:
     def run(self, rewards: Any, group_ids: Any, valid: Any = None, **options: Any) -> Any:
         """The bare call with the subject's options; any exception becomes a `SubjectError`."""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return self.subject.call(rewards, group_ids, valid, **{**self.subject.options, **options})
+            options = {**self.subject.options, **options}
+            return self.quietly(self.subject.call, rewards, group_ids, valid, **options)
         except Exception as error:
             raise SubjectError(f"raised {type(error).__name__}: {error}") from error
+
+    @staticmethod
+    def quietly(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """A call whose warnings are of no interest: every degenerate batch is tried on purpose."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return function(*arguments, **options)
 
     def rewards(self, batch: Batch) -> Any:
         """The batch's rewards as the subject takes them."""
@@ -224,6 +259,10 @@ class Probe:
     def bound(self, batch: Batch, *answers: Answer) -> Any:
         """The rounding allowance of `tolerance.algebraic` for these answers to this batch."""
         return tolerance.algebraic(self.scope(batch), max(answer.eps for answer in answers))
+
+    def span(self, rewards: Sequence[Any], eps: float) -> float:
+        """The same allowance for a result that depends on all of these rewards."""
+        return tolerance.algebraic([*rewards, *self.subject.context], eps)
 
     def scope(self, batch: Batch) -> list[Any]:
         """The numbers that a result depends on: the rewards of valid rows, and the subject's context."""
