@@ -108,7 +108,7 @@ def test_interpolations_are_resolved():
         ("bvblend_eb", {"bvblend": {"local": "loo"}}, InputError, "must stay unset unless adv_estimator is bvblend"),
         ("bvblend", {"bvblend": {"min_groups": 3}}, InputError, "must stay unset unless adv_estimator is bvblend_eb"),
         ("gvpo", {"gvpo": {"size_correction": "yes"}}, InputTypeError, "must be true or false"),
-        ("gvpo", {"gvpo": {"beta": 0.1}}, InputError, "unknown option 'beta'"),
+        ("gvpo", {"gvpo": {"beta": -0.1}}, InputError, "0 < beta; got -0.1"),
         ("rloo", {"refbase": {"singletons": "drop"}}, InputError, "`singletons` must be one of"),
         ("gvpo", {"gvpo": {"nonfinite": "ignore"}}, InputError, "`nonfinite` must be one of 'raise', 'exclude'"),
         ("opo", {"refbase": {"masked_rewards": "keep"}}, InputError, "`masked_rewards` must be one of 'count', 'drop'"),

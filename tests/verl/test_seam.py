@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -19,12 +18,11 @@ import torch
 from verl_seam import advantages, algorithm, batch, per_row
 
 from verl_ext import history
-from verl_ext.adapters import ESTIMATORS, GVPOSettingWarning
+from verl_ext.adapters import ESTIMATORS
 from verl_ext.options import BLOCKS, verl_name
 
 pytestmark = [
     pytest.mark.verl,
-    pytest.mark.filterwarnings("ignore::verl_ext.adapters.GVPOSettingWarning"),
     pytest.mark.filterwarnings("ignore::refbase.DegenerateBatchWarning"),
 ]
 
@@ -218,29 +216,22 @@ def test_gvpo_is_along_the_gradient_of_its_loss():
     torch.testing.assert_close(ratio, torch.full_like(ratio, ratio[0].item()))
 
 
-def test_gvpo_settings_are_checked_once(monkeypatch):
+def test_gvpo_is_refused_where_a_stock_trainer_would_leave_its_gradient():
+    """Two updates per batch: from the second on, the group means are those of another policy."""
     from omegaconf import OmegaConf
 
-    from verl_ext import adapters
+    actor = {"loss_agg_mode": "seq-mean-token-sum", "ppo_epochs": 1, "ppo_mini_batch_size": 4}
+    actor["policy_loss"] = {"loss_mode": "vanilla"}
 
-    monkeypatch.setattr(adapters, "_warned", set())
-    actor = {"loss_agg_mode": "token-mean", "ppo_epochs": 1, "ppo_mini_batch_size": 4}
-    root = OmegaConf.create(
-        {
-            "algorithm": {"use_kl_in_reward": True, "kl_ctrl": {"type": "adaptive"}},
-            "data": {"train_batch_size": 8},
-            "actor_rollout_ref": {"actor": actor},
-        }
-    )
-    with pytest.warns(GVPOSettingWarning) as caught:
-        advantages("gvpo", batch(REWARDS, UIDS), root.algorithm)
-    text = " ".join(str(w.message) for w in caught)
-    assert "loss_agg_mode='token-mean'" in text
-    assert "ppo_mini_batch_size=4" in text
-    assert "kl_ctrl.type" in text
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", GVPOSettingWarning)
-        advantages("gvpo", batch(REWARDS, UIDS), root.algorithm)
+    def config(**changes):
+        sections = {"algorithm": {}, "data": {"train_batch_size": 4}, "actor_rollout_ref": {"actor": actor | changes}}
+        return OmegaConf.create(sections).algorithm
+
+    assert advantages("gvpo", batch(REWARDS, UIDS), config()).abs().sum() > 0
+    with pytest.raises(InputError, match="one update per batch"):
+        advantages("gvpo", batch(REWARDS, UIDS), config(ppo_epochs=2))
+    with pytest.raises(InputError, match="one update per batch"):
+        advantages("gvpo", batch(REWARDS, UIDS), config(ppo_mini_batch_size=2))
 
 
 @pytest.mark.parametrize("name", ["bvblend", "bvblend_eb"])
