@@ -177,19 +177,14 @@ def _size_factor(labels: Any, valid: Tensor) -> Tensor:
     return factor.to(valid.device)
 
 
-_checked: set[int] = set()
-
-
 def _check_stock_gvpo(config: Any) -> None:
-    """Refuse, at the first batch, a job whose updates are not GVPO's in a stock trainer.
+    """Refuse a job whose updates are not GVPO's in a stock trainer.
 
     verl shows an estimator the ``algorithm`` section alone, but a node of a configuration knows its root.
     """
     root = config._get_root() if hasattr(config, "_get_root") else None
-    if root is None or id(root) in _checked or _get(root, "actor_rollout_ref") is None:
-        return  # a part of a configuration: nothing to check it against
-    gvpo_config.enforce(gvpo_config.findings(root, exact=False))
-    _checked.add(id(root))
+    if root is not None and _get(root, "actor_rollout_ref") is not None:
+        gvpo_config.enforce(gvpo_config.findings(root, exact=False))
 
 
 def _get(config: Any, key: str, default: Any = None) -> Any:

@@ -86,8 +86,7 @@ class GvpoTrainingWorker(TrainingWorker):
         masks, advantages = mask.values().split(lengths), data["advantages"].values().split(lengths)
         uids = list(data["uid"])
         sessions = data[SESSIONS].tolist() if SESSIONS in data else [(None, 1)] * len(uids)
-        group = self.engine.get_data_parallel_group()
-        rank = torch.distributed.get_rank(group)
+        rank = self.engine.get_data_parallel_rank()
         rows = []
         for i, uid in enumerate(uids):
             valid = masks[i] != 0
@@ -102,18 +101,22 @@ class GvpoTrainingWorker(TrainingWorker):
                     advantage=float(advantages[i][valid][0]) if bool(valid.any()) else None,
                 )
             )
-        gathered: list[list[Row]] = [[] for _ in range(torch.distributed.get_world_size(group))]
-        torch.distributed.all_gather_object(gathered, rows, group)
-        weighted = weigh(
-            [row for part in gathered for row in part], settings.beta, divide_by_beta=settings.divide_by_beta
-        )
-        start = sum(len(part) for part in gathered[:rank])
+        everyone, start = self._gather(rows)
+        weighted = weigh(everyone, settings.beta, divide_by_beta=settings.divide_by_beta)
         # verl divides by the batch size it was told of, the coefficients are complete already.
         own = torch.tensor(weighted.coefficients[start : start + len(rows)]) * tu.get(data, "global_batch_size")
         own = own.to(mask.device).repeat_interleave(mask.offsets().diff())
         values = torch.where(mask.values() != 0, own, 0).to(data["advantages"].dtype)
         data["advantages"] = torch.nested.nested_tensor_from_jagged(values, offsets=mask.offsets())
         return weighted.metrics
+
+    def _gather(self, rows: list[Row]) -> tuple[list[Row], int]:
+        """The rows of all ranks, and where those of this one start."""
+        group = self.engine.get_data_parallel_group()
+        parts: list[list[Row]] = [[] for _ in range(torch.distributed.get_world_size(group))]
+        torch.distributed.all_gather_object(parts, rows, group)
+        own = torch.distributed.get_rank(group)
+        return [row for part in parts for row in part], sum(len(part) for part in parts[:own])
 
 
 class GvpoActorRolloutRefWorker(ActorRolloutRefWorker):
