@@ -25,7 +25,9 @@ def prompts(draw):
 @st.composite
 def histories(draw, keys=(None,)):
     """A state after one to three steps of ragged groups, in Fractions throughout."""
-    state = refbase.HistoryState.empty(window=draw(st.integers(1, 3)), decay=draw(st.fractions(0, F(19, 20))))
+    state = refbase.HistoryState.empty(
+        window=draw(st.integers(1, 3)), decay=draw(st.fractions(0, F(19, 20), max_denominator=20))
+    )
     for _ in range(draw(st.integers(1, 3))):
         groups = draw(
             st.lists(
