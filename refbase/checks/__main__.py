@@ -21,7 +21,7 @@ from refbase.checks.law import Law, LawResult
 from refbase.checks.laws import LAWS
 from refbase.checks.pairs import run_same_as
 from refbase.checks.report import Verdicts, as_json, write
-from refbase.checks.runner import run_law
+from refbase.checks.runner import judge
 from refbase.checks.subject import Batch, Probe, Subject, SubjectError
 from refbase.validate import InputError, InputTypeError, unknown_name
 
@@ -150,7 +150,7 @@ def _run(subject: Subject, other: Subject | None, laws: Iterable[Law], args: arg
     for law in laws:
         if show:
             print(f"\r\033[K{law.id}", end="", file=sys.stderr, flush=True)
-        yield run_law(subject, law, **how)
+        yield judge(subject, law, **how)
     if show:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 

@@ -48,6 +48,9 @@ VERL_CLAIMS: Mapping[str, tuple[str, ...]] = {
     "remax": ("own_reward_independent", "unbiased"),  # greedy reward as the baseline, here a constant
 }
 
+#: They refuse a batch without any valid token; the law `all_masked` says so once, and others leave it out.
+WHITENING = ("reinforce_plus_plus", "reinforce_plus_plus_baseline", "gdpo")
+
 #: Registered in verl, but not functions of one reward per rollout.
 VERL_OTHERS = {
     "gae": "needs a critic's values",
@@ -347,6 +350,7 @@ def _of_verl(name: str, claims: Iterable[str] | None, min_group: int, options: M
         code,
         max(min_group, 2 if name == "grpo_passk" else 1),
         options,
+        1 if name in WHITENING else 0,
     )
 
 
@@ -364,6 +368,7 @@ def _verl_subject(
     code: str,
     min_group: int,
     options: Mapping[str, Any],
+    min_valid: int = 0,
 ) -> Subject:
     """Each rollout as two valid tokens, the reward on the second, and one position of padding.
 
@@ -382,7 +387,7 @@ def _verl_subject(
         token_rewards = torch.stack([torch.zeros_like(rewards), rewards, torch.zeros_like(rewards)], dim=-1)
         index = np.fromiter(group_ids, dtype=object, count=n)
         given = token_rewards.detach().clone(), mask.clone(), index.copy()
-        extra = {"reward_baselines": torch.full_like(rewards, GREEDY_REWARD)} if greedy else {}
+        extra = {"reward_baselines": torch.full((n,), GREEDY_REWARD, dtype=floating(rewards))} if greedy else {}
         result = function(
             token_level_rewards=token_rewards,
             response_mask=mask,
@@ -412,12 +417,30 @@ def _verl_subject(
             f'config=OmegaConf.create({{"gamma": 1.0, "norm_adv_by_std_in_grpo": True{_config_text(settings)}}})',
         ]
         if greedy:
-            lines.append(f"reward_baselines=torch.full(({len(batch)},), {GREEDY_REWARD}, dtype=torch.{batch.dtype})")
+            lines.append(f"reward_baselines=torch.full(({len(batch)},), {GREEDY_REWARD})")
         body = "".join(f"    {line},\n" for line in lines)
         return f"estimator(\n{body})[0]"
 
     imports = "import numpy as np\nimport torch\nfrom omegaconf import OmegaConf\n"
-    return Subject(name, call, traits, "torch", options, imports + code, render, min_group=min_group)
+    return Subject(
+        name,
+        call,
+        traits,
+        "torch",
+        options,
+        imports + code,
+        render,
+        dtypes=("float32",),  # what verl's rewards are
+        min_group=min_group,
+        min_valid=min_valid,
+    )
+
+
+def floating(rewards: Any) -> Any:
+    """The rewards' dtype if it is a floating one, else the default."""
+    import torch
+
+    return rewards.dtype if rewards.dtype.is_floating_point else torch.get_default_dtype()
 
 
 def _config_text(settings: Mapping[str, Any]) -> str:

@@ -53,6 +53,8 @@ class LawResult:
         Of a failure, an error or a law that does not apply.
     code
         The counterexample as Python to paste.
+    only_masked
+        The law holds on batches without masked rows (known to `judge` only).
     """
 
     law: Law
@@ -63,6 +65,7 @@ class LawResult:
     expected: Any = None
     got: Any = None
     examples: int = 0
+    only_masked: bool = False
 
     @property
     def claimed(self) -> bool:

@@ -82,6 +82,7 @@ def as_json(verdicts: Verdicts, **extra: Any) -> str:
             "code": r.code,
             "expected": _text(r.expected),
             "got": _text(r.got),
+            "only_masked": r.only_masked,
             "examples": r.examples,
         }
         for r in verdicts.results

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, errors, given, settings
@@ -73,6 +74,27 @@ def run_law(
     except errors.Unsatisfiable:
         return LawResult(law, subject, "not_applicable", "no generated input meets the law's conditions")
     return LawResult(law, subject, "holds", examples=last["examples"])
+
+
+def judge(subject: Subject, law: Law, **how: Any) -> LawResult:
+    """`run_law`, with the plainest evidence: a law that is broken without masked rows is shown without them.
+
+    One that is broken with masked rows only says so, since its cause is then the mask and not the law's own.
+    """
+    result = run_law(subject, law, **how)
+    unmasked = replace(subject, masks=False)
+    if result.status not in ("fails", "error") or not subject.masks or law.needs(unmasked) is not None:
+        return result
+    plain = run_law(unmasked, law, **how)
+    if plain.status in ("fails", "error"):
+        return replace(plain, subject=subject)
+    if plain.status == "not_applicable":
+        return result
+    return replace(result, reason=f"{result.reason} ({ONLY_MASKED})", only_masked=True)
+
+
+#: Ends the reason of a result for which `LawResult.only_masked` holds.
+ONLY_MASKED = "only where some rows are masked"
 
 
 def run_laws(subject: Subject, laws: Iterable[Law] | None = None, **how: Any) -> list[LawResult]:

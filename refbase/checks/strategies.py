@@ -11,10 +11,11 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from refbase.checks.subject import Batch, Subject
+from refbase.checks.subject import Batch, Subject, smallest_group
 
 NAMES = "abcdefghijklmnopqrstuvwxyz"
 
@@ -89,7 +90,9 @@ def batches(
     if masks and subject.masks:
         valid = tuple(draw(st.lists(st.sampled_from([True, False]), min_size=len(codes), max_size=len(codes))))
     dtype = draw(st.sampled_from(list(dtypes or subject.dtypes)))
-    return Batch(tuple(rewards), tuple(NAMES[code] for code in codes), valid, dtype)
+    batch = Batch(tuple(rewards), tuple(NAMES[code] for code in codes), valid, dtype)
+    assume(smallest_group(batch) >= subject.min_group and len(batch.rows) >= subject.min_valid)
+    return batch
 
 
 def reordered(batch: Batch) -> SearchStrategy[tuple[Batch, list[int]]]:

@@ -130,8 +130,9 @@ class Subject:
         Numbers of the rewards' unit that results also depend on (a history's range), for the tolerances.
     reference
         The exact counterpart (called with Fractions), for the law that compares the two.
-    min_group
-        The smallest group that the estimator is defined for; smaller ones are not tried.
+    min_group, min_valid
+        The smallest group, and the fewest valid rows of a batch, that the estimator is defined for. Batches
+        below are not tried, except where a law is about just them.
     memory
         Of a subject that reads a state; `call` then has some state filled in.
     """
@@ -150,6 +151,7 @@ class Subject:
     context: tuple[Any, ...] = ()
     reference: Callable[..., Estimate] | None = None
     min_group: int = 1
+    min_valid: int = 0
     memory: Memory | None = None
 
 
