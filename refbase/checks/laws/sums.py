@@ -85,6 +85,7 @@ LAWS = (
         frozenset({"constant_zero"}),
         constant_groups,
         _constant_zero,
+        max_examples=200,  # float32 means are off for one size and value in ten
     ),
     Law(
         "constant_batch",
