@@ -12,7 +12,7 @@ from refbase.checks.law import Law, LawResult
 from refbase.checks.laws import LAWS
 from refbase.checks.pairs import run_same_as
 from refbase.checks.parametrize import parametrize_with_checks
-from refbase.checks.runner import binding_laws, run_law, run_laws
+from refbase.checks.runner import binding_laws, judge, run_law, run_laws
 from refbase.checks.subject import Answer, Batch, Probe, Subject, SubjectError, Violation
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "binding_laws",
     "catalogue_subject",
     "catalogue_subjects",
+    "judge",
     "parametrize_with_checks",
     "run_law",
     "run_laws",

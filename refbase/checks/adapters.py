@@ -71,6 +71,7 @@ def as_subject(
     arrays: str = "torch",
     name: str | None = None,
     min_group: int = 1,
+    min_valid: int = 0,
     **options: Any,
 ) -> Subject:
     """An estimator under test, from a function or from a name.
@@ -88,8 +89,8 @@ def as_subject(
     arrays
         What it takes and returns: "torch" tensors, "numpy" arrays, lists of "float", or lists of "exact"
         Fractions.
-    min_group
-        The smallest group that it accepts.
+    min_group, min_valid
+        The smallest group, and the fewest valid rows of a batch, that it accepts.
     options
         Keyword arguments of every call.
 
@@ -123,9 +124,9 @@ def as_subject(
     traits = frozenset(check_traits(claims or ()))
     code = _import_of(call)
     if signature == "verl":
-        return _verl_subject(label, call, traits, code, min_group, options)
+        return _verl_subject(label, call, traits, code, min_group, options, min_valid)
     build = _matrix_subject if signature == "matrix" else _flat_subject
-    return build(label, call, traits, code, arrays, min_group, options)
+    return replace(build(label, call, traits, code, arrays, min_group, options), min_valid=min_valid)
 
 
 def check_traits(claims: Iterable[str]) -> list[str]:

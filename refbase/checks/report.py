@@ -50,6 +50,16 @@ class Verdicts:
     def exit_code(self) -> int:
         return 1 if self.broken else 0
 
+    @property
+    def outside(self) -> list[LawResult]:
+        """Laws that have no meaning for the estimator's signature."""
+        return [r for r in self.results if r.status == "not_applicable"]
+
+    @property
+    def shown(self) -> list[LawResult]:
+        """The rows of the table: all laws that apply, and those that were claimed and do not."""
+        return [r for r in self.results if r.status != "not_applicable" or (self.claimed(r) and r.law.traits)]
+
     def summary(self) -> str:
         total = len(self.kept) + len(self.broken)
         if not self.bound:
@@ -61,6 +71,8 @@ class Verdicts:
             lines = [f"{self.subject.name}: all {total} claimed laws hold."]
         if self.bonus:
             lines.append(f"Not claimed, yet no counterexample was found: {', '.join(r.law.id for r in self.bonus)}.")
+        if self.outside:
+            lines.append(f"Do not apply: {', '.join(r.law.id for r in self.outside)}.")
         return "\n".join(lines)
 
     def counterexamples(self) -> list[LawResult]:
@@ -110,8 +122,8 @@ def write(verdicts: Verdicts, out: TextIO | None = None) -> None:
 
 
 def plain(verdicts: Verdicts) -> Iterator[str]:
-    width = max((len(r.law.id) for r in verdicts.results), default=0)
-    for r in verdicts.results:
+    width = max((len(r.law.id) for r in verdicts.shown), default=0)
+    for r in verdicts.shown:
         yield f"{r.law.id:<{width}}  {_mark(verdicts, r):<24}  {r.law.statement}"
         if r.reason:
             yield f"{'':<{width}}  {'':<24}  - {r.reason}"
@@ -149,7 +161,7 @@ def _write_rich(verdicts: Verdicts, out: TextIO) -> None:
     table.add_column("verdict", no_wrap=True)
     table.add_column("statement")
     colours = {"holds": "green", "fails": "bold red", "error": "bold red", "not_applicable": "dim"}
-    for r in verdicts.results:
+    for r in verdicts.shown:
         style = colours[r.status] if verdicts.claimed(r) else "dim"
         statement = Text(r.law.statement)
         if r.reason:

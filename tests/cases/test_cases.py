@@ -38,6 +38,18 @@ def test_every_case_is_tested_or_excused(request):
     assert not tested & excused
 
 
+def test_cited_pages_exist(all_cases):
+    root = Path(__file__).parents[2]
+    conventions = [case for case in all_cases.values() if case["clarity"].startswith("convention")]
+    assert conventions
+    for case in conventions:
+        assert case.get("decision") or case.get("not_here"), case["id"]
+    for case in all_cases.values():
+        cited = [case["decided_in"]] if "decided_in" in case else []
+        cited += re.findall(r"tests/[\w/]+\.py", case.get("not_here", ""))
+        assert all((root / page).is_file() for page in cited), case["id"]
+
+
 # --- masks and rejected rows --------------------------------------------------------------------------------
 
 

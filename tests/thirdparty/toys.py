@@ -132,3 +132,17 @@ class Namespace:
     @staticmethod
     def centred(rewards):
         return np.asarray(rewards) - np.mean(rewards, axis=-1, keepdims=True)
+
+
+def raw(rewards, group_ids, valid=None):
+    return [r if ok else 0 * r for r, ok in zip(rewards, valid or [True] * len(rewards), strict=True)]
+
+
+def mean_of_all_rows(rewards, group_ids, valid=None):
+    """Group means over rejected rows too."""
+    out = []
+    for k, label in enumerate(group_ids):
+        rows = [j for j, other in enumerate(group_ids) if other == label]
+        mean = sum(rewards[j] for j in rows) / len(rows)
+        out.append(rewards[k] - mean if valid is None or valid[k] else 0 * rewards[k])
+    return out
