@@ -7,6 +7,7 @@ import io
 import re
 import subprocess
 import sys
+import textwrap
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -158,6 +159,30 @@ def test_verl_page_lists_every_option_with_its_default():
         for block, options in BLOCKS.items()
         for option in fields(options)
     }
+
+
+def test_counterexample_of_the_readme_is_one():
+    shown = next(block.text for block in blocks(ROOT / "README.md") if block.text.startswith("--- "))
+    law, code = shown.removeprefix("--- ").split(":", 1)[0], textwrap.dedent(shown.partition("\n")[2])
+    assert law == "masked_inert"
+
+    def centred(rewards, group_ids, valid):
+        return rewards - rewards.mean()  # one group here
+
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(code.replace("from mine import centred as estimator", ""), {"estimator": centred})
+    first, second = output.getvalue().splitlines()
+    assert (first, second) == ("tensor([0., 0.])", "tensor([-50.,  50.])")
+    assert "# expected [0, 0]" in code
+    assert "# got      [-50, 50]" in code
+
+
+def test_generated_parts_are_current():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_tables_of_the_pages_can_be_made():
