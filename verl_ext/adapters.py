@@ -25,7 +25,7 @@ from torch import Tensor
 from refbase import CATALOG, Estimate, validate
 from refbase.groups import factorise
 from refbase.tokens import broadcast, sequence_returns, valid_rows
-from verl_ext import gvpo_config, history
+from verl_ext import gvpo_config, history, modes
 from verl_ext.options import BVBlendOptions, GVPOOptions, Options, parse, verl_name
 from verl_ext.step import Step, current
 
@@ -51,6 +51,8 @@ def _adapter(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
                 "verl takes it from the batch's `uid` column; add that column, one label per prompt.",
             )
         step = current()
+        if step is None:
+            _check_trainer(name, config)
         with torch.no_grad():
             advantages = _per_row(name, returns, index, response_mask, options, config, step)
         _announce(name, options, config)
@@ -68,7 +70,11 @@ def _per_row(
     """(N,) advantages; where a rollout has several rows, they share one."""
     valid, lengths = valid_rows(response_mask), response_mask.sum(-1)
     number, exact_gvpo = (None, False) if step is None else (step.number, step.exact_gvpo)
-    sessions = None if step is None else step.sessions
+    sessions, keys = (None, None) if step is None else (step.sessions, step.history_keys)
+    if isinstance(options, BVBlendOptions) and options.history_key != "none" and keys is None:
+        got = f"{options.history_key!r} in a trainer that shows an estimator no column but `uid`"
+        remedy = "Set `trainer.v1.trainer_mode=refbase`."
+        validate.reject(options.where, "history_key", "be 'none' outside our trainer", got, remedy)
     if step is not None and sessions is not None:
         scores = step.scores
         if scores is not None:
@@ -76,9 +82,8 @@ def _per_row(
         rows = sessions.final(valid)
         returns = sessions.returns(returns, valid, scores)
         labels, valid, lengths = [labels[row] for row in rows.tolist()], valid[rows], sessions.sum(lengths)
-    result = estimate(
-        name, returns, labels, valid, options, config, lengths, step=number, exact_gvpo=exact_gvpo
-    ).advantages
+        keys = None if keys is None else tuple(keys[row] for row in rows.tolist())
+    result = estimate(name, returns, labels, valid, options, config, lengths, keys, number, exact_gvpo).advantages
     return result if sessions is None else result[sessions.codes]
 
 
@@ -178,13 +183,26 @@ def _size_factor(labels: Any, valid: Tensor) -> Tensor:
 
 
 def _check_stock_gvpo(config: Any) -> None:
-    """Refuse a job whose updates are not GVPO's in a stock trainer.
-
-    verl shows an estimator the ``algorithm`` section alone, but a node of a configuration knows its root.
-    """
-    root = config._get_root() if hasattr(config, "_get_root") else None
+    """Refuse a job whose updates are not GVPO's in a stock trainer."""
+    root = _whole(config)
     if root is not None and _get(root, "actor_rollout_ref") is not None:
         gvpo_config.enforce(gvpo_config.findings(root, exact=False))
+
+
+def _check_trainer(name: str, config: Any) -> None:
+    """Refuse, at the first batch, what a trainer of verl's own cannot do for the estimator."""
+    root = _whole(config)
+    if name not in _checked and root is not None and _get(root, "trainer") is not None:
+        gvpo_config.enforce(modes.findings(root))
+        _checked.add(name)  # not again: a checkpoint of this job is none that it resumed from
+
+
+_checked: set[str] = set()
+
+
+def _whole(config: Any) -> Any:
+    """verl shows an estimator the ``algorithm`` section alone, but a node of a configuration knows its root."""
+    return config._get_root() if hasattr(config, "_get_root") else None
 
 
 def _get(config: Any, key: str, default: Any = None) -> Any:

@@ -122,7 +122,6 @@ def restore(memory: Mapping[str, Any], data: Mapping[str, Any]) -> None:
         if getattr(state, name) != value:
             from refbase import validate
 
-            remedy = "Resume with the options of the interrupted job, or start with an empty history."
             got = f"{value!r}, while the saved history has {getattr(state, name)!r}"
-            validate.reject("algorithm.bvblend", name, "be what it was when the history was saved", got, remedy)
+            validate.reject("algorithm.bvblend", name, "be what it was when the history was saved", got)
     history_for(memory).restore(data)

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from refbase import CATALOG, validate
+from verl_ext.history_keys import check_source
 
 __all__ = [
     "BLOCKS",
@@ -93,6 +94,11 @@ class Options:
         if weight is not None:
             validate.check_number(self.where, "weight", weight, 0, 1)
 
+    def _check_flag(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, bool):
+            validate.reject_type(self.where, name, "be true or false", f"{value!r} of type {type(value).__name__}")
+
 
 @dataclass(frozen=True)
 class ShrinkageOptions(Options):
@@ -145,6 +151,11 @@ class BVBlendOptions(Options):
         Constant weight of the history. `bvblend` only.
     min_groups : float >= 0
         Effective groups of history below which it is not used. `bvblend_eb` only.
+    history_key : str
+        What a prompt is remembered under: "none" (one history for all), "data_source", "extra_info.<field>" or
+        "<module>:<function>", see `verl_ext.history_keys`. All but "none" need ``trainer.v1.trainer_mode=refbase``.
+    allow_cold_history : bool
+        Whether a job may resume from a checkpoint that holds no history.
     """
 
     block: ClassVar[str] = "bvblend"
@@ -158,6 +169,8 @@ class BVBlendOptions(Options):
     min_scale: float = 0.1
     weight: float | None = field(default=None, metadata=_only("bvblend"))
     min_groups: float = field(default=16, metadata=_only("bvblend_eb"))
+    history_key: str = "none"
+    allow_cold_history: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,6 +184,8 @@ class BVBlendOptions(Options):
         validate.check_number(self.where, "min_scale", self.min_scale, 0, open_low=True)
         self._check_weight(self.weight)
         validate.check_number(self.where, "min_groups", self.min_groups, 0)
+        check_source(self.where, self.history_key)
+        self._check_flag("allow_cold_history")
 
     def kernel(self, name: str) -> dict[str, Any]:
         own: dict[str, Any] = {"min_scale": self.min_scale}
@@ -216,10 +231,8 @@ class GVPOOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("size_correction", "divide_by_beta"):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                validate.reject_type(self.where, name, "be true or false", f"{value!r} of type {type(value).__name__}")
+        self._check_flag("size_correction")
+        self._check_flag("divide_by_beta")
         if self.beta is not None:
             validate.check_number(self.where, "beta", self.beta, 0, open_low=True)
 

@@ -111,6 +111,23 @@ SEAMS: tuple[Seam, ...] = (
         mentions=('"rm_scores"', "compute_advantage_for_multi_trajectories(", "config=self.config.algorithm"),
     ),
     Seam(
+        f"{_BASE}._save_checkpoint",
+        "verl_ext.checkpoint (BV-Blend's history goes with it)",
+        ("self",),
+        mentions=("self.config.trainer.default_local_dir", 'f"global_step_{self.global_steps}"'),
+    ),
+    Seam(
+        f"{_BASE}._load_checkpoint",
+        "verl_ext.checkpoint (which checkpoint is resumed from)",
+        ("self",),
+        mentions=(
+            'self.config.trainer.resume_mode == "auto"',
+            "find_latest_ckpt_path(checkpoint_folder)",
+            "global_step_folder = self.config.trainer.resume_from_path",
+        ),
+    ),
+    Seam(f"{_BASE}._setup", "verl_ext.checkpoint (loads once)", ("self",), mentions=("self._load_checkpoint()",)),
+    Seam(
         f"{_BASE}._update_actor",
         "verl_ext.trainer (hands the actor its settings)",
         ("self", "batch", "metrics"),

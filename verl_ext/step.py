@@ -34,6 +34,10 @@ class Step:
         verl's metrics of the step: what is put here, every logger shows.
     sessions
         Which rows are one rollout; None if every row is its own.
+    padding
+        Rows that verl appended to fill the batch.
+    history_keys
+        What the prompt of each row is remembered under; None if there is one history for all.
     scores
         (N, T) token-level scores without the KL penalty; only with `sessions` and KL in the reward.
     exact_gvpo
@@ -43,6 +47,8 @@ class Step:
     number: int
     keys: tuple[str, ...]
     metrics: dict[str, Any] = field(default_factory=dict)
+    padding: tuple[bool, ...] | None = None
+    history_keys: tuple[Any, ...] | None = None
     sessions: Sessions | None = None
     scores: Tensor | None = None
     exact_gvpo: bool = False

@@ -1,7 +1,8 @@
 """verl's synchronous V1 trainer with what its seams leave out; ``trainer.v1.trainer_mode=refbase`` selects it.
 
 Each thing it adds lives in a module of its own, and a method here connects it: the step around the advantages
-(`verl_ext.step`, `verl_ext.sessions`), exact GVPO (`verl_ext.gvpo_config`, `verl_ext.gvpo_worker`,
+(`verl_ext.step`, `verl_ext.sessions`, `verl_ext.history_keys`), BV-Blend's memory in checkpoints
+(`verl_ext.checkpoint`), exact GVPO (`verl_ext.gvpo_config`, `verl_ext.gvpo_worker`,
 `verl_ext.packing`). With an estimator that needs none of it, this is verl's trainer.
 """
 
@@ -23,7 +24,8 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-from verl_ext import gvpo_config
+from verl_ext import checkpoint, gvpo_config, history_keys, modes
+from verl_ext.options import BVBlendOptions
 from verl_ext.packing import pack_groups
 from verl_ext.sessions import Sessions, split_key
 from verl_ext.step import Step, active
@@ -35,14 +37,20 @@ logger = logging.getLogger(__name__)
 
 @register_trainer("refbase")
 class RefbaseTrainer(PPOTrainerSync):
-    """verl's `PPOTrainerSync`, with sessions, exact GVPO and a `Step` around every advantage computation."""
+    """verl's `PPOTrainerSync`, with sessions, exact GVPO, BV-Blend's memory and a `Step` around each advantage."""
 
     #: ``module:class`` of the hybrid worker whose actor recomputes GVPO's weights.
     gvpo_worker = "verl_ext.gvpo_worker:GvpoActorRolloutRefWorker"
+    gvpo: gvpo_config.GvpoSettings | None = None
+    #: Options of BV-Blend, whose history goes with the checkpoints.
+    memory: BVBlendOptions | None = None
 
     def __init__(self, config: DictConfig) -> None:
-        self.gvpo: gvpo_config.GvpoSettings | None = None
         self._shuffle_groups = False
+        gvpo_config.enforce(modes.findings(config))
+        options = modes.options(config)
+        if isinstance(options, BVBlendOptions):
+            self.memory = options
         with open_dict(config):
             # verl compares the mode with "sync" in several places, and everything else here is just that.
             config.trainer.v1.trainer_mode = "sync"
@@ -93,7 +101,17 @@ class RefbaseTrainer(PPOTrainerSync):
             return super()._compute_advantage(batch, metrics)
 
     def _step(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> Step:
-        step = Step(self.global_steps, tuple(batch.keys), metrics, exact_gvpo=self.gvpo is not None)
+        padding = tuple(bool(tag.get("is_padding", False)) for tag in batch.tags)
+        step = Step(self.global_steps, tuple(batch.keys), metrics, padding, exact_gvpo=self.gvpo is not None)
+        if self.memory is not None and self.memory.history_key != "none":
+            wanted = history_keys.columns(self.memory.history_key)
+            data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(wanted))
+            step.history_keys = history_keys.keys_of_rows(
+                self.memory.history_key,
+                uids=[split_key(key)[0] for key in batch.keys],
+                table={name: data.pop(name).tolist() for name in wanted if name in data},
+                padding=padding,
+            )
         sessions = Sessions.of(batch.keys)
         if sessions.trivial:
             return step
@@ -111,6 +129,16 @@ class RefbaseTrainer(PPOTrainerSync):
                 fields=TensorDict({SESSIONS: column}, batch_size=len(batch)),
             )
         return step
+
+    def _save_checkpoint(self) -> None:
+        if self.memory is not None:  # first, so that a checkpoint that verl's tracker names has it
+            checkpoint.save(self.memory, self.config.trainer, self.global_steps)
+        super()._save_checkpoint()
+
+    def _load_checkpoint(self) -> None:
+        if self.memory is not None:
+            checkpoint.restore(self.memory, self.config.trainer)
+        super()._load_checkpoint()
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if self.gvpo is not None:

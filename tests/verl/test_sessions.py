@@ -82,7 +82,7 @@ def advantages(monkeypatch, estimator, rows, *, kl=False, gvpo=False, **algorith
             return len(self.keys)
 
     history.reset()
-    trainer._compute_advantage(Batch(keys=[row[0] for row in rows], partition_id="train"), {})
+    trainer._compute_advantage(Batch(keys=[row[0] for row in rows], tags=[{} for _ in rows], partition_id="train"), {})
     return queue, [row.tolist() for row in queue.fields["advantages"].unbind()]
 
 
