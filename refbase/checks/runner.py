@@ -109,6 +109,14 @@ def binding_laws(subject: Subject) -> list[Law]:
     return [law for law in LAWS.values() if law.traits <= subject.claims]
 
 
+_IMPORTS = {
+    "json.": "import json",
+    "torch.": "import torch",
+    "Fraction(": "from fractions import Fraction",
+    "np.": "import numpy as np",
+}
+
+
 def listing(subject: Subject, probe: Probe) -> str:
     """The recorded calls as Python to paste."""
     text = probe.listing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -283,9 +284,9 @@ class Probe:
 
 
 def smallest_group(batch: Batch) -> int:
-    """Fewest valid rows of a group that has any, and fewest rows of one that has none."""
+    """Fewest valid rows of a group that has any, and fewest rows of one that has none; an empty batch has no group."""
     total, valid = Counter(batch.group_ids), Counter(batch.group_ids[row] for row in batch.rows)
-    return min((valid[label] or total[label] for label in total), default=0)
+    return min((valid[label] or total[label] for label in total), default=sys.maxsize)
 
 
 def to_tensor(values: Sequence[Any], dtype: str) -> Any:

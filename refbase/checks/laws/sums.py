@@ -93,5 +93,6 @@ LAWS = (
         frozenset({"shift", "scale"}),
         _constant_batch_cases,
         _constant_batch,
+        max_examples=100,
     ),
 )
