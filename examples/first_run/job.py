@@ -50,7 +50,7 @@ class Job:
     estimator: str = "shrinkage"
     rollout: str = "hf"
     seed: int = 1
-    steps: int = 60
+    steps: int = 80
     prompts: int = 32
     rollouts: int = 8
     response_length: int = 8
