@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 ESTIMATOR ?= shrinkage
 ROLLOUT ?= hf
 SEED ?= 1
-STEPS ?= 80
+STEPS ?= 60
 ARGS ?=
 
 run := --estimator '$(ESTIMATOR)' --rollout '$(ROLLOUT)' --seed '$(SEED)' --steps '$(STEPS)' $(ARGS)
@@ -19,7 +19,7 @@ bin := .venv/bin
 
 help:
 	@echo "make train [ESTIMATOR=shrinkage|shrinkage_js|bvblend|bvblend_eb|gvpo|grpo|rloo] [ROLLOUT=hf|vllm]"
-	@echo "           [SEED=1] [STEPS=80] [ARGS='key=value ...']    further settings of verl, as Hydra overrides"
+	@echo "           [SEED=1] [STEPS=60] [ARGS='key=value ...']    further settings of verl, as Hydra overrides"
 	@echo "make test  [ARGS='...']    arguments of pytest"
 	@echo "make lint"
 	@echo "make env   only the environment of make test"

