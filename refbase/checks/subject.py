@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import reject
+from hypothesis.errors import UnsatisfiedAssumption
 
 from refbase.checks import tolerance
 from refbase.estimate import Estimate
@@ -206,7 +207,7 @@ class Probe:
         note
             What is special about the stand-in, for the printed call.
         """
-        if smallest_group(batch) < self.subject.min_group:
+        if len(batch) and smallest_group(batch) < self.subject.min_group:
             reject()
         self.calls.append(self.render(batch, options))
         if note:
@@ -220,6 +221,8 @@ class Probe:
         try:
             options = {**self.subject.options, **options}
             return self.quietly(self.subject.call, rewards, group_ids, valid, **options)
+        except UnsatisfiedAssumption:
+            raise
         except Exception as error:
             raise SubjectError(f"raised {type(error).__name__}: {error}") from error
 

@@ -146,3 +146,7 @@ def mean_of_all_rows(rewards, group_ids, valid=None):
         mean = sum(rewards[j] for j in rows) / len(rows)
         out.append(rewards[k] - mean if valid is None or valid[k] else 0 * rewards[k])
     return out
+
+
+def crashes_when_empty(rewards, group_ids):
+    return [r - rewards[0] for r in rewards] if rewards else rewards[0]
