@@ -195,3 +195,12 @@ def test_tolerances_follow_from_the_input():
 def test_a_violation_is_an_assertion():
     with pytest.raises(AssertionError, match="broken"):
         raise Violation("broken", 1, 2)
+
+
+@pytest.mark.parametrize("law", ["unbiased", "unbiased_up_to_factor"])
+def test_non_finite_advantages_fail_the_laws_by_enumeration(law):
+    def standardised(rewards, group_ids, valid=None):
+        return (rewards - rewards.mean()) / rewards.std()  # NaN for one rollout
+
+    subject = Subject("standardised", standardised, frozenset({law}), code="")
+    assert run_law(subject, LAWS[law]).status == "fails"
