@@ -41,7 +41,7 @@ def _adapter(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
         **_unused: Any,
     ) -> tuple[Tensor, Tensor]:
         options = parse(name, config)
-        returns = sequence_returns(token_level_rewards, response_mask, options.masked_rewards)
+        returns = sequence_returns(token_level_rewards.detach(), response_mask, options.masked_rewards)
         if index is None:
             validate.reject(
                 verl_name(name),
