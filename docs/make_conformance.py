@@ -38,7 +38,7 @@ PAIRS = (("verl:rloo", "verl:rloo_vectorized"), ("verl:grpo", "verl:grpo_vectori
 
 VERL_ISSUES = "https://github.com/verl-project/verl/issues"
 
-#: Public reports of the same behaviour, by law: (estimator or None for several, repository, number, what it says).
+#: Public reports of the same kind of behaviour, by law: where, and what about.
 REPORTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "same_as": (
         ("verl#7581", "groups of one in `rloo` and `rloo_vectorized`; also verl#7793, verl#7794"),
@@ -76,6 +76,9 @@ REMARKS: Mapping[str, str] = {
     "same_as": "A group of one has no leave-one-out mean. One implementation keeps the raw reward, the other returns "
     "0; [both are defensible](decisions/0003-groups-of-one.md), a mixture is not.",
     "own_reward_independent": "In a group of one an advantage of 0 means that the baseline is the reward itself.",
+    "unbiased": "The same groups of one: their rollouts do not contribute to the gradient.",
+    "masked_zero": "`opo` divides by the number of valid tokens of a group, which is 0 if all its rows are masked.",
+    "finite": "The same division by 0.",
     "constant_zero": "The mean of equal float32 numbers may differ from them in the last bit; a division by a "
     "standard deviation of the same size makes that visible.",
     "constant_batch": "As `constant_zero`, for batches in which all rewards are equal and a rollout may be alone in "
@@ -90,6 +93,8 @@ REMARKS: Mapping[str, str] = {
     "relabel": "verl's own labels are uuid strings, on which all implementations agree. The differences show with "
     "labels that look like numbers, or of mixed type.",
     "shift": "A group of one keeps its raw reward, which moves with the offset, and whitening then moves all rows.",
+    "scale_invariant": "A group of one keeps its raw reward among standardised ones, so its share depends on the unit "
+    "of the rewards.",
     "zero_sum": "Where rejected rows count in the mean, the remaining ones do not sum to 0.",
 }
 
@@ -230,10 +235,10 @@ def _findings(found: Mapping[str, Mapping[str, LawResult]]) -> Iterator[str]:
         yield ""
         if law == "same_as":
             pairs = [f"`{a}` and `{b}`" for a, b in PAIRS if a in broken]
-            yield f"Two implementations of one estimator give the same advantages. Broken by {_listed(pairs)}."
+            yield f"Two implementations of one estimator give the same advantages. Not so for {_listed(pairs)}."
         else:
             names = [f"`{name}`" + (" (only with masked rows)" if r.only_masked else "") for name, r in broken.items()]
-            yield f"*{result.law.statement}.* Broken by {_listed(names)}."
+            yield f"*{result.law.statement}.* Not so for {_listed(names)}."
         yield ""
         if law in REMARKS:
             yield REMARKS[law]
@@ -241,16 +246,19 @@ def _findings(found: Mapping[str, Mapping[str, LawResult]]) -> Iterator[str]:
         if law in REPORTS:
             yield f"Public reports: {'; '.join(f'{_link(where)} ({what})' for where, what in REPORTS[law])}."
             yield ""
-        yield f"`{first}`: {_one_line(result.reason)}"
+        gap = "" if result.status == "error" else f"; expected `{_short(result.expected)}`, got `{_short(result.got)}`"
+        yield f"`{first}`: {_one_line(result.reason)}{gap}."
         yield ""
         yield "```py"
         yield result.code.strip()
         yield "```"
         yield ""
-        yield "```text"
-        yield output(result.code)
-        yield "```"
-        yield ""
+        printed = output(result.code)
+        if printed:
+            yield "```text"
+            yield printed
+            yield "```"
+            yield ""
 
 
 def _shown(broken: Mapping[str, LawResult]) -> str:
@@ -262,6 +270,11 @@ def _shown(broken: Mapping[str, LawResult]) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def _short(value: Any, most: int = 160) -> str:
+    text = _one_line(str(value))
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _listed(items: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from torch import Tensor
 from refbase import CATALOG, Estimate, validate
 from refbase.groups import factorise
 from refbase.tokens import broadcast, sequence_returns, valid_rows
-from verl_ext import gvpo_config, history, modes
+from verl_ext import diagnostics, gvpo_config, history, modes
 from verl_ext.options import BVBlendOptions, GVPOOptions, Options, parse, verl_name
 from verl_ext.step import Step, current
 
@@ -41,7 +41,7 @@ def _adapter(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
         **_unused: Any,
     ) -> tuple[Tensor, Tensor]:
         options = parse(name, config)
-        returns = sequence_returns(token_level_rewards, response_mask, options.masked_rewards)
+        returns = sequence_returns(token_level_rewards.detach(), response_mask, options.masked_rewards)
         if index is None:
             validate.reject(
                 verl_name(name),
@@ -70,7 +70,7 @@ def _per_row(
     """(N,) advantages; where a rollout has several rows, they share one."""
     valid, lengths = valid_rows(response_mask), response_mask.sum(-1)
     number, exact_gvpo = (None, False) if step is None else (step.number, step.exact_gvpo)
-    sessions, keys = (None, None) if step is None else (step.sessions, step.history_keys)
+    sessions, keys, padding = (None, None, None) if step is None else (step.sessions, step.history_keys, step.padding)
     if isinstance(options, BVBlendOptions) and options.history_key != "none" and keys is None:
         got = f"{options.history_key!r} in a trainer that shows an estimator no column but `uid`"
         remedy = "Set `trainer.v1.trainer_mode=refbase`."
@@ -83,8 +83,24 @@ def _per_row(
         returns = sessions.returns(returns, valid, scores)
         labels, valid, lengths = [labels[row] for row in rows.tolist()], valid[rows], sessions.sum(lengths)
         keys = None if keys is None else tuple(keys[row] for row in rows.tolist())
-    result = estimate(name, returns, labels, valid, options, config, lengths, keys, number, exact_gvpo).advantages
-    return result if sessions is None else result[sessions.codes]
+        padding = None if padding is None else tuple(padding[row] for row in rows.tolist())
+    result = estimate(name, returns, labels, valid, options, config, lengths, keys, number, exact_gvpo)
+    if step is not None:
+        step.metrics.update(
+            diagnostics.measure(
+                name,
+                options,
+                result,
+                returns=returns,
+                labels=labels,
+                valid=valid,
+                lengths=lengths,
+                padding=padding,
+                history_keys=keys,
+                remembered=history.remembered(options.memory) if isinstance(options, BVBlendOptions) else 0,
+            )
+        )
+    return result.advantages if sessions is None else result.advantages[sessions.codes]
 
 
 def estimate(

@@ -15,7 +15,7 @@ from typing import Any
 
 from refbase import HistoryState, update_history
 
-__all__ = ["History", "history_for", "reset", "restore", "snapshot"]
+__all__ = ["History", "history_for", "remembered", "reset", "restore", "snapshot"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,11 @@ class History:
         return result
 
     @property
+    def before(self) -> HistoryState:
+        """The state that the last batch was given."""
+        return self._state
+
+    @property
     def current(self) -> HistoryState:
         """The state after everything seen so far."""
         batch = self._noted
@@ -103,6 +108,11 @@ def history_for(memory: Mapping[str, Any]) -> History:
     if key not in _histories:
         _histories[key] = History(**memory)
     return _histories[key]
+
+
+def remembered(memory: Mapping[str, Any]) -> int:
+    """Keys in the history that the batch read last was given."""
+    return len(history_for(memory).before.keys)
 
 
 def reset() -> None:

@@ -20,7 +20,7 @@ from verl_ext import checkpoint, cpu
 from verl_ext.gvpo_config import Finding
 from verl_ext.options import BVBlendOptions, Options, parse, verl_name
 
-__all__ = ["LEGACY", "estimator", "findings", "mode", "options"]
+__all__ = ["LEGACY", "estimator", "findings", "mode", "on_cpu", "options"]
 
 LEGACY = "legacy"
 _OURS = "trainer.v1.trainer_mode=refbase"
@@ -30,6 +30,11 @@ _NAMES = {verl_name(name): name for name in CATALOG}
 def mode(config: DictConfig) -> str:
     """`LEGACY`, or ``trainer.v1.trainer_mode``."""
     return str(_get(config, "trainer.v1.trainer_mode", "sync")) if _get(config, "trainer.use_v1", True) else LEGACY
+
+
+def on_cpu(config: DictConfig) -> bool:
+    """Whether the job is meant for a machine without accelerator."""
+    return cpu.enabled() or _get(config, "trainer.device") == "cpu"
 
 
 def estimator(config: DictConfig) -> str | None:
@@ -45,7 +50,7 @@ def options(config: DictConfig) -> Options | None:
 
 def findings(config: DictConfig) -> list[Finding]:
     """What is wrong or doubtful about the trainer for the estimator; `verl_ext.gvpo_config` adds GVPO's own."""
-    found = [*_trainer(config), *_loss(config)]
+    found = [*_trainer(config), *_loss(config), *_cpu(config)]
     name = estimator(config)
     if name is not None:
         found += _groups(config, name)
@@ -65,7 +70,7 @@ def _trainer(config: DictConfig) -> list[Finding]:
                 "nothing. Set `trainer.use_v1=True`."
             )
         )
-    if current == "separate_async" and cpu.enabled():
+    if current == "separate_async" and on_cpu(config):
         found.append(
             _error(
                 "`trainer.v1.trainer_mode=separate_async` sends weights between two sets of devices through nccl, "
@@ -101,6 +106,29 @@ def _loss(config: DictConfig) -> list[Finding]:
             "`algorithm.adv_estimator=gvpo` and no others. Set both or neither."
         )
     ]
+
+
+def _cpu(config: DictConfig) -> list[Finding]:
+    """What a CPU job needs beyond the defaults; `refbase_cpu` has all of it."""
+    if not on_cpu(config):
+        return []
+    found = []
+    for path, allowed, reason in (
+        ("trainer.device", ("cpu",), "verl would look for an accelerator"),
+        ("actor_rollout_ref.actor.strategy", ("fsdp2",), "FSDP1 and Megatron need an accelerator"),
+        ("actor_rollout_ref.rollout.name", ("hf", "vllm"), "no other rollout runs on a CPU"),
+        ("actor_rollout_ref.actor.fsdp_config.dtype", ("float32", "fp32"), "half precision is slower here"),
+        ("actor_rollout_ref.ref.fsdp_config.dtype", ("float32", "fp32"), "it must be the actor's"),
+    ):
+        value = _get(config, path)
+        if value not in allowed:
+            found.append(
+                _error(
+                    f"on a CPU `{path}` must be {' or '.join(allowed)}: {reason}; got {value!r}. Use `--config-name "
+                    "refbase_cpu`."
+                )
+            )
+    return found
 
 
 def _groups(config: DictConfig, name: str) -> list[Finding]:

@@ -55,7 +55,7 @@ class Job:
     rollouts: int = 8
     response_length: int = 8
     lr: float = 3e-4
-    test_every: int = 10
+    test_every: int = 15
     extra: tuple[str, ...] = ()
 
     @property
@@ -87,6 +87,8 @@ class Job:
             f"actor_rollout_ref.rollout.name={self.rollout}",
             f"actor_rollout_ref.rollout.n={self.rollouts}",
             f"actor_rollout_ref.rollout.seed={self.seed}",
+            # Most of a step is the agent loop's bookkeeping for each rollout: one worker for each of two cores.
+            "actor_rollout_ref.rollout.agent.num_workers=2",
             f"actor_rollout_ref.rollout.max_num_seqs={rows // 2}",
             f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={rows // 2}",
             f"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu={rows // 2}",

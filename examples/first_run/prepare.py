@@ -92,11 +92,13 @@ def _prepare(recipe: Recipe, folder: Path, progress: Callable[[int, float], None
     write_parquet(recipe.task, recipe.seed, folder)
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
-    made = {
-        "prompt_length": max(len(prompt) for prompt, _ in rows + held_out_rows),
-        "warm_start_steps": steps,
-        "start_success": success(model, held_out_rows, pad)[0],
-    }
+    made = Prepared(
+        folder,
+        prompt_length=max(len(prompt) for prompt, _ in rows + held_out_rows),
+        warm_start_steps=steps,
+        start_success=success(model, held_out_rows, pad)[0],
+    )
     # Last, so that a folder with this file is whole.
-    (folder / "about.json").write_text(json.dumps({"recipe": asdict(recipe), "made": made}, indent=1) + "\n")
-    return Prepared(folder, **made)
+    about = {"recipe": asdict(recipe), "made": {k: v for k, v in asdict(made).items() if k != "folder"}}
+    (folder / "about.json").write_text(json.dumps(about, indent=1) + "\n")
+    return made

@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from importlib import import_module
 from typing import Any
 
@@ -23,7 +24,7 @@ import numpy as np
 
 from refbase.catalog import CATALOG, TRAITS, lookup
 from refbase.checks.catalogue import catalogue_subject
-from refbase.checks.subject import Batch, Subject, SubjectError, render_rewards
+from refbase.checks.subject import Batch, Probe, Subject, SubjectError, render_rewards
 from refbase.validate import InputError, InputTypeError, closest, unknown_name
 
 SIGNATURES = ("flat", "matrix", "verl")
@@ -126,7 +127,18 @@ def as_subject(
     if signature == "verl":
         return _verl_subject(label, call, traits, code, min_group, options, min_valid)
     build = _matrix_subject if signature == "matrix" else _flat_subject
-    return replace(build(label, call, traits, code, arrays, min_group, options), min_valid=min_valid)
+    subject = replace(build(label, call, traits, code, arrays, min_group, options), min_valid=min_valid)
+    return replace(subject, parts=_returns_estimate(subject))
+
+
+def _returns_estimate(subject: Subject) -> bool:
+    """Whether it returns baselines and weights too, seen on one small batch; a crash there is reported later."""
+    size = max(2, subject.min_group)
+    batch = Batch((Fraction(1), *[Fraction(0)] * (size - 1)), ("a",) * size, None, subject.dtypes[0])
+    try:
+        return Probe(subject)(batch).is_estimate
+    except SubjectError:
+        return False
 
 
 def check_traits(claims: Iterable[str]) -> list[str]:
@@ -341,8 +353,8 @@ def _of_verl(name: str, claims: Iterable[str] | None, min_group: int, options: M
         names = [known for known in ADV_ESTIMATOR_REGISTRY if known not in VERL_OTHERS]
         raise unknown_name("refbase.checks", "verl estimator", name, names)
     if claims is None:
-        # A name that our plug-in registered claims what the catalogue says.
-        claims = CATALOG[name].traits if name in CATALOG and name not in VERL_CLAIMS else VERL_CLAIMS.get(name, ())
+        own = name.removeprefix("refbase_")  # registered by our plug-in, so the catalogue knows what it claims
+        claims = VERL_CLAIMS[name] if name in VERL_CLAIMS else CATALOG[own].traits if own in CATALOG else ()
     code = f'from verl.trainer.ppo.core_algos import get_adv_estimator_fn\n\nestimator = get_adv_estimator_fn("{name}")'
     return _verl_subject(
         f"verl:{name}",

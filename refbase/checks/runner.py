@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, errors, given, settings
+from hypothesis import HealthCheck, Phase, errors, given, reject, settings
 from hypothesis import seed as hypothesis_seed
 
 from refbase.checks.law import Law, LawResult
@@ -77,20 +77,40 @@ def run_law(
 
 
 def judge(subject: Subject, law: Law, **how: Any) -> LawResult:
-    """`run_law`, with the plainest evidence: a law that is broken without masked rows is shown without them.
+    """`run_law`, with the plainest evidence.
 
-    One that is broken with masked rows only says so, since its cause is then the mask and not the law's own.
+    * A law that is broken without masked rows is shown without them. One that is broken with masked rows only
+      says so, since its cause is then the mask and not the law's own.
+    * Where some inputs raise and others give wrong numbers, the wrong numbers are shown.
     """
     result = run_law(subject, law, **how)
-    unmasked = replace(subject, masks=False)
-    if result.status not in ("fails", "error") or not subject.masks or law.needs(unmasked) is not None:
+    unmasked, without_masks = replace(subject, masks=False), False
+    if result.status in ("fails", "error") and subject.masks and law.needs(unmasked) is None:
+        plain = run_law(unmasked, law, **how)
+        if plain.status in ("fails", "error"):
+            result, without_masks = replace(plain, subject=subject), True
+        elif plain.holds:
+            result = replace(result, reason=f"{result.reason} ({ONLY_MASKED})", only_masked=True)
+    if result.status != "error":
         return result
-    plain = run_law(unmasked, law, **how)
-    if plain.status in ("fails", "error"):
-        return replace(plain, subject=subject)
-    if plain.status == "not_applicable":
+    domain = replace(subject, call=_rejecting(subject.call), masks=subject.masks and not without_masks)
+    wrong = run_law(domain, law, **how)
+    if wrong.status != "fails":
         return result
-    return replace(result, reason=f"{result.reason} ({ONLY_MASKED})", only_masked=True)
+    reason = f"{wrong.reason} (on other inputs it {result.reason})"
+    return replace(wrong, subject=subject, reason=reason, only_masked=result.only_masked)
+
+
+def _rejecting(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, for which inputs that raise are outside its domain."""
+
+    def quiet(*arguments: Any, **options: Any) -> Any:
+        try:
+            return call(*arguments, **options)
+        except Exception:
+            reject()
+
+    return quiet
 
 
 #: Ends the reason of a result for which `LawResult.only_masked` holds.
@@ -107,6 +127,14 @@ def binding_laws(subject: Subject) -> list[Law]:
     from refbase.checks.laws import LAWS
 
     return [law for law in LAWS.values() if law.traits <= subject.claims]
+
+
+_IMPORTS = {
+    "json.": "import json",
+    "torch.": "import torch",
+    "Fraction(": "from fractions import Fraction",
+    "np.": "import numpy as np",
+}
 
 
 def listing(subject: Subject, probe: Probe) -> str:

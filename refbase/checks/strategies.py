@@ -38,16 +38,19 @@ ANY = (*DYADIC, TENTHS, THIRDS, OFFSET)
 
 
 @st.composite
-def group_codes(draw: st.DrawFn, ragged: bool = True, max_rows: int = 8, many: bool = True) -> list[int]:
-    """Group codes in any row order: a few ragged groups, or more groups of at least two."""
-    if not ragged:
-        size, count = draw(st.integers(1, 4)), draw(st.integers(1, 5))
-        return list(draw(st.permutations([code for code in range(count) for _ in range(size)])))
-    few = st.lists(st.integers(0, 3), min_size=1, max_size=max_rows)
-    if not many or not draw(st.booleans()):
-        return draw(few)
-    sizes = draw(st.lists(st.integers(2, 4), min_size=2, max_size=7))
-    return list(draw(st.permutations([code for code, size in enumerate(sizes) for _ in range(size)])))
+def group_codes(draw: st.DrawFn, ragged: bool = True, max_rows: int = 20) -> list[int]:
+    """Group codes in any row order: one to seven groups of one to five rows."""
+    most = draw(st.sampled_from([3, 1, 7]))  # how many groups; a single one would be rare otherwise
+    if ragged:
+        least = draw(st.sampled_from([1, 2]))
+        sizes = draw(st.lists(st.integers(least, 5), min_size=1, max_size=most))
+        if draw(st.integers(0, 7)) == 7:
+            sizes = [1] * len(sizes)
+    else:
+        sizes = [draw(st.integers(1, 4))] * draw(st.integers(1, min(most, 5)))
+    rows = [code for code, size in enumerate(sizes) for _ in range(size)]
+    codes = list(draw(st.permutations(rows)))
+    return codes[:max_rows] if ragged else codes
 
 
 @st.composite
@@ -69,8 +72,7 @@ def batches(
     *,
     styles: Sequence[SearchStrategy[Any]] = ANY,
     masks: bool = False,
-    max_rows: int = 8,
-    many: bool = True,
+    max_rows: int = 20,
     dtypes: Sequence[str] | None = None,
 ) -> Batch:
     """A batch that the subject's signature can express.
@@ -79,12 +81,10 @@ def batches(
     ----------
     masks
         Also draw a validity flag per row (all rows may be invalid), if the subject takes them.
-    many
-        Also draw batches of up to seven groups of at least two.
     dtypes
         By default the subject's.
     """
-    codes = draw(group_codes(subject.ragged, max_rows, many))
+    codes = draw(group_codes(subject.ragged, max_rows))
     rewards = draw(rewards_for(codes, styles))
     valid = None
     if masks and subject.masks:

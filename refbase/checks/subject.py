@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import reject
+from hypothesis.errors import UnsatisfiedAssumption
 
 from refbase.checks import tolerance
 from refbase.estimate import Estimate
@@ -205,7 +207,7 @@ class Probe:
         note
             What is special about the stand-in, for the printed call.
         """
-        if smallest_group(batch) < self.subject.min_group:
+        if len(batch) and smallest_group(batch) < self.subject.min_group:
             reject()
         self.calls.append(self.render(batch, options))
         if note:
@@ -219,6 +221,8 @@ class Probe:
         try:
             options = {**self.subject.options, **options}
             return self.quietly(self.subject.call, rewards, group_ids, valid, **options)
+        except UnsatisfiedAssumption:
+            raise
         except Exception as error:
             raise SubjectError(f"raised {type(error).__name__}: {error}") from error
 
@@ -283,9 +287,9 @@ class Probe:
 
 
 def smallest_group(batch: Batch) -> int:
-    """Fewest valid rows of a group that has any, and fewest rows of one that has none."""
+    """Fewest valid rows of a group that has any, and fewest rows of one that has none; an empty batch has no group."""
     total, valid = Counter(batch.group_ids), Counter(batch.group_ids[row] for row in batch.rows)
-    return min((valid[label] or total[label] for label in total), default=0)
+    return min((valid[label] or total[label] for label in total), default=sys.maxsize)
 
 
 def to_tensor(values: Sequence[Any], dtype: str) -> Any:

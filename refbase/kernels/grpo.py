@@ -27,5 +27,5 @@ def grpo(
     local = settle_singletons(batch, batch.mean_offset[batch.codes], singletons)
     # The root is taken in the batch's unit, the sum with eps in the caller's: neither under- nor overflows.
     deviation = (batch.squares / (batch.size - 1).clamp(min=1)).sqrt() * batch.unit
-    scale = torch.where(batch.size > 1, deviation + eps, 1.0)
+    scale = torch.where(batch.size > 1, deviation + float(eps), 1.0)
     return blend(batch, local=local, scale=scale[batch.codes])

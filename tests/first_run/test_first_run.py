@@ -173,7 +173,7 @@ def test_short_run_from_nothing(tmp_path):
     assert (short.checkpoints / "global_step_2" / "actor").is_dir()
 
     # What the user is told to copy runs as it is: Hydra reads the same configuration from it.
-    script = f"{short.script()} --cfg job"
+    script = short.script().replace("verl_ext.cpu.run", "verl_ext.cpu.run --cfg job")
     shown = subprocess.run(
         ["sh", "-c", script], capture_output=True, text=True, timeout=300, env={**os.environ, "COLUMNS": "200"}
     )

@@ -150,6 +150,14 @@ def test_import_error_inside_a_module_is_not_hidden(tmp_path, monkeypatch):
         as_subject("half_installed:f")
 
 
+def test_an_estimate_is_recognised():
+    """Laws on baseline and weight apply to outside functions that return them."""
+    assert as_subject("toys:returns_estimate", arrays="exact").parts
+    assert not as_subject("toys:flat", arrays="exact").parts
+    assert not as_subject("toys:crashes", arrays="exact").parts
+    assert status(as_subject("toys:returns_estimate", arrays="exact"), "baseline_identity") == "fails"
+
+
 def test_min_group_is_respected():
     def pairs_only(rewards, group_ids):
         assert min(map(group_ids.count, group_ids)) >= 2

@@ -40,3 +40,22 @@ def test_batches_below_an_estimators_domain_are_not_tried():
     assert run_law(subject, LAWS["finite"]).holds
     assert min(tried) == 2
     assert run_law(subject, LAWS["all_masked"]).status == "error"  # the one law about just such batches
+
+
+def test_wrong_numbers_are_shown_rather_than_a_crash():
+    def takes_strings_only(rewards, group_ids):
+        if not all(isinstance(label, str) for label in group_ids):
+            raise RuntimeError("labels must be strings")
+        return [r * len(label) for r, label in zip(rewards, group_ids, strict=True)]
+
+    subject = as_subject(takes_strings_only, arrays="exact")
+    assert run_law(subject, LAWS["relabel"], seed=1).status in ("error", "fails")
+    result = judge(subject, LAWS["relabel"])
+    assert result.status == "fails"
+    crashing = as_subject("toys:crashes", arrays="exact")
+    assert judge(crashing, LAWS["relabel"]).status == "error"
+
+
+def test_the_empty_batch_is_tried():
+    assert judge(as_subject("toys:flat", arrays="exact"), LAWS["empty_batch"]).holds
+    assert judge(as_subject("toys:crashes_when_empty", arrays="exact"), LAWS["empty_batch"]).status == "fails"

@@ -146,3 +146,15 @@ def mean_of_all_rows(rewards, group_ids, valid=None):
         mean = sum(rewards[j] for j in rows) / len(rows)
         out.append(rewards[k] - mean if valid is None or valid[k] else 0 * rewards[k])
     return out
+
+
+def crashes_when_empty(rewards, group_ids):
+    return [r - rewards[0] for r in rewards] if rewards else rewards[0]
+
+
+def returns_estimate(rewards, group_ids):
+    """An `Estimate` whose parts do not fit together."""
+    from refbase import Estimate
+
+    zero = [0 * r for r in rewards]
+    return Estimate(advantages=list(rewards), baseline=[r + 1 for r in zero], weight=zero)

@@ -45,7 +45,9 @@ def _copies(probe: Probe, case: tuple[Batch, int]) -> None:
 
 def _copies_cases(subject: Subject) -> Any:
     counts = (2, 400, 3000) if subject.numbers == "torch" else (2, 12)
-    small = batches(subject, styles=DYADIC, max_rows=4, many=False)
+    # In float64: thousands of rows would make the allowance for float32 sums larger than the rewards.
+    dtypes = ("float64",) if "float64" in subject.dtypes else subject.dtypes
+    small = batches(subject, styles=DYADIC, max_rows=4, dtypes=dtypes)
     return st.tuples(small, st.sampled_from(counts))
 
 
@@ -98,14 +100,16 @@ def _scale_invariant(probe: Probe, case: tuple[Batch, Fraction]) -> None:
     before, after = probe(batch), probe(scaled)
     rows = [row for row in batch.rows if row not in without_baseline(batch, before)]
     largest = max((abs(a) for a in before.advantages), default=0)
-    # s*r / (s*sigma + eps) differs from r / (sigma + eps) by a relative eps/sigma, and sigma >= 1/(8*sqrt(2N)).
-    eps = float(probe.subject.options.get("eps", 1e-4)) * 8 * (2 * len(batch)) ** 0.5
+    # s*r / (s*sigma + eps) differs from r / (sigma + eps) by a relative eps/sigma or eps/(s*sigma), and
+    # sigma >= 1/(8*sqrt(2N)).
+    eps = float(probe.subject.options.get("eps", 1e-4)) * 8 * (2 * len(batch)) ** 0.5 / min(1.0, float(s))
     bound = 2 * probe.bound(batch, before, after) + eps * float(largest)
     require_equal(f"A({_power(s)} * r)", before.advantages, after.advantages, bound, rows)
 
 
 def _scale_invariant_cases(subject: Subject) -> Any:
-    return st.tuples(batches(subject, styles=DYADIC), _factors(subject, 0, 8))
+    factors = [Fraction(2), Fraction(256), Fraction(1, 4), Fraction(1, 1024)]
+    return st.tuples(batches(subject, styles=DYADIC), st.sampled_from(factors))
 
 
 def _factors(subject: Subject, low: int, high: int) -> Any:
@@ -166,7 +170,7 @@ LAWS = (
     ),
     Law(
         "scale_invariant",
-        "A(s*r) = A(r) for every s >= 1, up to the divisor's eps",
+        "A(s*r) = A(r) for every s > 0, up to the divisor's eps",
         frozenset({"scale_invariant"}),
         _scale_invariant_cases,
         _scale_invariant,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -49,6 +50,8 @@ def _evaluate(probe: Probe, problem: Problem) -> tuple[Report, float]:
     def call(rewards: Any, group_ids: Any) -> Any:
         given = to_tensor(rewards, dtype) if subject.numbers == "torch" else list(map(_number, rewards))
         answer = read_answer(probe.run(given, list(group_ids)), len(group_ids))
+        if not all(map(math.isfinite, answer.advantages)):
+            raise Violation("non-finite advantages for one of the outcomes", "finite numbers", show(answer.advantages))
         eps[0] = max(eps[0], answer.eps)
         return answer.advantages
 

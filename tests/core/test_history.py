@@ -1,0 +1,221 @@
+"""The state of BV-Blend: updating, bounds, and reading it back from untrusted data."""
+
+from __future__ import annotations
+
+import copy
+import json
+from fractions import Fraction as F
+
+import pytest
+import torch
+
+import refbase
+from refbase import HistoryState, update_history
+
+
+def filled(**how):
+    state = HistoryState.empty(**how)
+    state = update_history(state, [0.1, 0.9, 0.4], ["a", "a", "b"], history_keys=["x", "x", 7], step=3)
+    return update_history(state, [1.0, 0.0], ["c", "d"], history_keys=[None, "x"], step=5)
+
+
+def test_statistics_by_hand():
+    state = update_history(HistoryState.empty(decay=F(1, 2)), [F(1), F(0), F(1), F(1)], ["a", "a", "b", "b"])
+    past = state.keys[None]
+    assert (past.groups, past.groups_squared, past.mean) == (2, 2, F(3, 4))
+    assert past.between_squares == F(1, 8)
+    assert (past.within_squares, past.within_dof, past.inverse_sizes) == (F(1, 2), 2, 1)
+    assert past.spread == F(1, 4) + F(1, 16) + F(1, 16)
+    assert [(e.count, e.mean, e.squares) for e in past.window] == [(2, F(3, 4), F(1, 8))]
+    later = update_history(state, [F(3)], ["c"]).keys[None]
+    assert (later.groups, later.groups_squared) == (2, F(3, 2))
+    assert later.mean == (F(1, 2) * 2 * F(3, 4) + 3) / 2
+    direct = F(1, 2) * (F(1, 8) + 2 * (F(3, 4) - later.mean) ** 2) + (3 - later.mean) ** 2
+    assert later.between_squares == direct
+    assert (later.within_squares, later.within_dof, later.inverse_sizes) == (F(1, 4), 1, F(3, 2))
+    assert later.spread == F(1, 2) * past.spread + (3 - F(3, 4)) ** 2
+    assert later.window_variance == F(past.between_squares + 2 * F(3, 4) ** 2 + 9, 3) - F(2 * F(3, 4) + 3, 3) ** 2
+
+
+def test_one_group_has_no_between_variance():
+    past = update_history(HistoryState.empty(), [1.0, 0.0], ["a", "a"]).keys[None]
+    assert past.between_variance == 0
+    assert past.effective_groups == 1
+    lone = update_history(HistoryState.empty(), [1.0, 0.0], ["a", "b"]).keys[None]
+    assert lone.within_variance == 0  # no group of two was seen
+
+
+def test_least_recently_used_keys_go_first():
+    state = HistoryState.empty(max_keys=2)
+    for step, key in enumerate(["a", "b", "a", "c"]):
+        state = update_history(state, [1.0], ["p"], history_keys=[key], step=step)
+    assert set(state.keys) == {"a", "c"}
+
+
+def test_ties_inside_a_step_do_not_depend_on_row_order():
+    kept = []
+    for keys in (["b", 2, "a", 10], [10, "a", 2, "b"]):
+        state = update_history(HistoryState.empty(max_keys=2), [1.0] * 4, [0, 1, 2, 3], history_keys=keys)
+        kept.append(set(state.keys))
+    assert kept[0] == kept[1] == {"a", "b"}  # int sorts before str
+
+
+def test_steps_count_once_and_none_always():
+    state = filled()
+    assert update_history(state, [5.0], ["a"], step=5) is state
+    assert update_history(state, [5.0], ["a"], step=0) is state
+    again = update_history(state, [5.0], ["a"])
+    assert again.updates == state.updates + 1
+    assert again.last_step == 5
+    assert update_history(again, [5.0], ["a"], step=6).last_step == 6
+
+
+def test_a_step_without_valid_rows_is_a_step():
+    state = update_history(HistoryState.empty(), [float("nan")], ["a"], [False], step=1)
+    assert (state.updates, state.last_step, dict(state.keys)) == (1, 1, {})
+
+
+def test_tensors_and_exclusion():
+    state = update_history(
+        HistoryState.empty(), torch.tensor([1.0, float("inf"), 0.0]), ["a", "a", "a"], nonfinite="exclude"
+    )
+    assert state.keys[None].mean == 0.5
+
+
+def test_keys_are_read_only():
+    with pytest.raises(TypeError):
+        filled().keys["y"] = None
+
+
+def test_states_do_not_depend_on_the_order_of_floats():
+    rewards = [0.1, 0.7, 1e6, 0.3, 1e-9, 123.456]
+    first = update_history(HistoryState.empty(), rewards, [0, 0, 1, 1, 2, 2])
+    turned = update_history(HistoryState.empty(), rewards[::-1], ["z", "z", "y", "y", "x", "x"])
+    assert first.to_dict() == turned.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"decay": 1.0}, "HistoryState: `decay` must be a finite number with 0 <= decay < 1"),
+        ({"decay": -0.1}, "`decay`"),
+        ({"window": 0}, "`window` must be at least 1; got 0"),
+        ({"max_keys": 0}, "`max_keys` must be at least 1"),
+    ],
+)
+def test_bounds_of_the_settings(how, message):
+    with pytest.raises(refbase.InputError, match=message):
+        HistoryState.empty(**how)
+
+
+@pytest.mark.parametrize("how", [{"window": 1.5}, {"window": True}, {"max_keys": "10"}, {"decay": "0.9"}])
+def test_types_of_the_settings(how):
+    with pytest.raises(refbase.InputTypeError):
+        HistoryState.empty(**how)
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, True, "3"])
+def test_step_ids_are_whole_numbers(step):
+    with pytest.raises((refbase.InputError, refbase.InputTypeError), match="`step`"):
+        update_history(HistoryState.empty(), [1.0], ["a"], step=step)
+
+
+def test_updating_something_else():
+    with pytest.raises(refbase.InputTypeError, match="`state` must be a HistoryState; got dict"):
+        update_history({}, [1.0], ["a"])
+
+
+def test_round_trip():
+    state = filled(window=2, decay=0.9, max_keys=5)
+    data = json.loads(json.dumps(state.to_dict()))
+    assert HistoryState.from_dict(data) == state
+    assert HistoryState.from_dict(data).to_dict() == state.to_dict()
+    assert [entry["key"] for entry in data["keys"]] == [None, 7, "x"]
+    assert HistoryState.from_dict(HistoryState.empty().to_dict()) == HistoryState.empty()
+
+
+@pytest.mark.parametrize(
+    ("number", "what"), [(F(1, 2), "a Fraction"), (torch.tensor(0.5), "a Tensor")], ids=["Fraction", "tensor"]
+)
+def test_exact_states_live_in_memory_only(number, what):
+    state = HistoryState(3, 0.5, 2, 0, None, {})
+    object.__setattr__(state, "decay", number)
+    with pytest.raises(refbase.InputTypeError, match=f"must hold floats; got {what}"):
+        state.to_dict()
+
+
+def change(path, value):
+    def edit(data):
+        at = data
+        for part in path[:-1]:
+            at = at[part]
+        at[path[-1]] = value
+
+    return edit
+
+
+def drop(field):
+    return lambda data: data.pop(field)
+
+
+BAD = {
+    "foreign format": (change(["format"], "pickle"), "`format` must be 'refbase.history'.*not a history file"),
+    "other version": (change(["version"], 2), "`version` must be 1; got 2.*another version of refbase"),
+    "missing field": (drop("updates"), "`state` must have exactly the fields .*missing updates"),
+    "additional field": (change(["extra"], 1), "unknown 'extra'"),
+    "decay": (change(["decay"], 1.5), "`decay` must be a finite number with 0 <= decay < 1"),
+    "decay infinite": (change(["decay"], float("inf")), "`decay` must be finite"),
+    "updates": (change(["updates"], -1), "`updates` must be at least 0"),
+    "last_step": (change(["last_step"], -3), "`last_step` must be at least 0"),
+    "too many keys": (change(["max_keys"], 2), "`keys` must hold at most max_keys=2 keys; got 3"),
+    "key twice": (change(["keys", 1, "key"], None), "`keys\\[1\\].key` must be new; got None a second time"),
+    "field of a key": (lambda d: d["keys"][0].pop("mean"), "`keys\\[0\\]` must have exactly the fields.*missing mean"),
+    "weight": (change(["keys", 0, "groups"], 0.0), "`keys\\[0\\].groups` must be positive; got 0.0"),
+    "squared weight": (change(["keys", 0, "groups_squared"], -1.0), "`keys\\[0\\].groups_squared` must be positive"),
+    "inverse sizes": (change(["keys", 0, "inverse_sizes"], 0), "`keys\\[0\\].inverse_sizes` must be positive"),
+    "spread": (change(["keys", 0, "spread"], -0.5), "`keys\\[0\\].spread` must not be negative; got -0.5"),
+    "within": (change(["keys", 0, "within_squares"], -1), "within_squares` must not be negative"),
+    "between": (change(["keys", 0, "between_squares"], -1), "between_squares` must not be negative"),
+    "freedom": (change(["keys", 0, "within_dof"], -1), "within_dof` must not be negative"),
+    "not finite": (change(["keys", 0, "mean"], float("nan")), "`keys\\[0\\].mean` must be finite"),
+    "future": (change(["keys", 0, "last_update"], 9), "last_update` must not exceed `updates`; got 9 after 2 updates"),
+    "never": (change(["keys", 0, "last_update"], 0), "last_update` must be at least 1"),
+    "empty window": (change(["keys", 0, "window"], []), "window` must be a list of 1 to 100 entries; got 0 entries"),
+    "window type": (change(["keys", 0, "window"], "abc"), "window` must be a list .*; got str"),
+    "window entry": (change(["keys", 0, "window", 0], [1, 2]), "must be \\[count, mean, squares\\]; got \\[1, 2\\]"),
+    "window count": (change(["keys", 0, "window", 0, 0], 0), "window\\[0\\]\\[0\\]` must be at least 1"),
+    "window squares": (change(["keys", 0, "window", 0, 2], -1.0), "window\\[0\\]\\[2\\]` must not be negative"),
+}
+
+WRONG_TYPES = {
+    "not a mapping": (lambda data: [data], "`state` must be a mapping; got list"),
+    "keys": (change(["keys"], {}), "`keys` must be a list; got dict"),
+    "key": (change(["keys", 0, "key"], 1.5), "`keys\\[0\\].key` must be a string, an integer or null; got 1.5"),
+    "boolean key": (change(["keys", 0, "key"], True), "`keys\\[0\\].key` must be a string"),
+    "key entry": (change(["keys", 0], 3), "`keys\\[0\\]` must be a mapping; got int"),
+    "text": (change(["keys", 0, "mean"], "0.5"), "`keys\\[0\\].mean` must be a number; got '0.5' of type str"),
+    "boolean": (change(["keys", 0, "mean"], True), "`keys\\[0\\].mean` must be a number"),
+    "decay": (change(["decay"], None), "`decay` must be a number; got None"),
+    "updates": (change(["updates"], 1.0), "`updates` must be an integer"),
+    "last_step": (change(["last_step"], "7"), "`last_step` must be an integer"),
+}
+
+
+def edited(edit):
+    data = copy.deepcopy(filled().to_dict())
+    result = edit(data)
+    return result if isinstance(result, list) else data
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_data_is_refused_by_name(case):
+    edit, message = BAD[case]
+    with pytest.raises(refbase.InputError, match=message):
+        HistoryState.from_dict(edited(edit))
+
+
+@pytest.mark.parametrize("case", WRONG_TYPES)
+def test_data_of_the_wrong_type_is_refused_by_name(case):
+    edit, message = WRONG_TYPES[case]
+    with pytest.raises(refbase.InputTypeError, match=message):
+        HistoryState.from_dict(edited(edit))
