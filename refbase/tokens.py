@@ -1,9 +1,14 @@
 """Between tokens and rollouts: what lies under a response mask, selected and never multiplied.
 
 Multiplying by a mask turns NaN and infinity on masked positions into NaN; every function here selects.
+
+These are the only functions that touch (N, T) tensors, and memory bounds them. They read each input about once and
+work on some rows at a time, so that what lies between input and output stays in the cache.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -15,7 +20,7 @@ MASKED_REWARDS = ("count", "drop")
 
 def valid_rows(response_mask: Tensor) -> Tensor:
     """(N,) bool: rows with at least one valid token; the others are padding or fully rejected."""
-    return (response_mask != 0).any(-1)
+    return response_mask.sum(-1) != 0
 
 
 def sequence_returns(token_level_rewards: Tensor, response_mask: Tensor, masked_rewards: str = "count") -> Tensor:
@@ -49,12 +54,21 @@ def sequence_returns(token_level_rewards: Tensor, response_mask: Tensor, masked_
     where = "sequence_returns"
     validate.check_choice(where, "masked_rewards", masked_rewards, MASKED_REWARDS)
     check_mask(where, "token_level_rewards", token_level_rewards, response_mask)
-    keep = response_mask != 0
-    if masked_rewards == "count":
-        keep = keep | token_level_rewards.isfinite()
     dtype = token_level_rewards.dtype
     dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
-    return torch.where(keep, token_level_rewards, 0).sum(-1, dtype=torch.float64).to(dtype)
+    returns = token_level_rewards.new_empty(len(token_level_rewards), dtype=torch.float64)
+    for rows in _blocks(token_level_rewards):
+        rewards = token_level_rewards[rows]
+        if masked_rewards == "drop":
+            rewards = torch.where(response_mask[rows] != 0, rewards, 0)
+        returns[rows] = rewards.sum(-1, dtype=torch.float64)
+    # A sum is finite only if all its terms are, so that few rows as a rule need a look at single positions.
+    bad = (~returns.isfinite()).nonzero()[:, 0]
+    if bad.numel() and masked_rewards == "count":
+        rewards = token_level_rewards[bad]
+        keep = (response_mask[bad] != 0) | rewards.isfinite()
+        returns[bad] = torch.where(keep, rewards, 0).sum(-1, dtype=torch.float64)
+    return returns.to(dtype)
 
 
 def sequence_log_probs(log_probs: Tensor, response_mask: Tensor) -> Tensor:
@@ -64,8 +78,22 @@ def sequence_log_probs(log_probs: Tensor, response_mask: Tensor) -> Tensor:
 
 
 def broadcast(values: Tensor, response_mask: Tensor) -> Tensor:
-    """(N,) values to the valid tokens of an (N, T) mask; exactly 0 elsewhere, fresh storage."""
-    return torch.where(response_mask != 0, values.unsqueeze(-1), 0)
+    """(N,) values to the valid tokens of an (N, T) mask of 0 and 1; exactly 0 elsewhere, fresh storage."""
+    if values.device.type != "cpu" or not values.dtype.is_floating_point or not bool(values.isfinite().all()):
+        return torch.where(response_mask != 0, values.unsqueeze(-1), 0)
+    # The same for finite values, in less than half the time: torch.where is not vectorised on the CPU.
+    out = values.new_empty(response_mask.shape)
+    for rows in _blocks(out):
+        out[rows].copy_(response_mask[rows]).mul_(values[rows, None]).add_(0.0)  # -0.0 + 0.0 is 0.0
+    return out
+
+
+def _blocks(values: Tensor, elements: int = 1 << 15) -> Iterator[slice]:
+    """Slices of rows that fit the cache together with what is computed from them; one slice on other devices."""
+    total, width = values.shape
+    step = max(1, elements // max(width, 1)) if values.device.type == "cpu" else max(total, 1)
+    for start in range(0, total, step):
+        yield slice(start, start + step)
 
 
 def check_mask(where: str, argument: str, values: Tensor, response_mask: Tensor) -> None:
@@ -73,7 +101,10 @@ def check_mask(where: str, argument: str, values: Tensor, response_mask: Tensor)
     if values.dim() != 2 or values.shape != response_mask.shape:
         got = f"{tuple(values.shape)} against a mask of {tuple(response_mask.shape)}"
         validate.reject(where, argument, "have shape (N, T), as `response_mask` has", got)
-    if response_mask.dtype != torch.bool:
+    if response_mask.dtype == torch.bool or not response_mask.numel():
+        return
+    lowest, highest = torch.aminmax(response_mask)
+    if response_mask.dtype.is_floating_point or lowest < 0 or highest > 1:
         odd = (response_mask != 0) & (response_mask != 1)
         if bool(odd.any()):
             row, token = (int(k) for k in odd.nonzero()[0])
