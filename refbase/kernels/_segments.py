@@ -166,7 +166,7 @@ def others_sum(values: Tensor) -> Tensor:
 
 
 def others_moments(values: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Weighted mean and sum of squared deviations of all entries but the own one.
+    """Weighted mean and sum of squared deviations of all entries but the own one, along the last axis.
 
     Deviations are taken from the median, which lies between the remaining values whichever one is left
     out, so one far-off value costs the others no digits. Entries of weight 0 take no part.
@@ -174,16 +174,18 @@ def others_moments(values: Tensor, weights: Tensor | None = None) -> tuple[Tenso
     Parameters
     ----------
     values, weights
-        (G,) float64; weights default to 1.
+        (..., G) float64; weights default to 1.
 
     Returns
     -------
     mean, squares
-        (G,) each; mean is NaN where no weight remains, squares exactly 0 where all that remain are equal.
+        (..., G) each; mean is NaN where no weight remains, squares exactly 0 where all that remain are equal.
     """
+    if values.shape[-1] == 0:
+        return values, values
     weights = torch.ones_like(values) if weights is None else weights
     used = weights > 0
-    centre = values[used].median() if bool(used.any()) else values.new_zeros(())
+    centre = torch.where(used, values, torch.nan).nanmedian(-1, keepdim=True).values.nan_to_num()
     gap = torch.where(used, values - centre, 0.0)
     mass, first, second = others_sum(torch.stack([weights, weights * gap, weights * gap * gap]))
     offset = first / torch.where(mass > 0, mass, torch.nan)
@@ -200,9 +202,9 @@ def _others_agree(values: Tensor, used: Tensor) -> Tensor:
 
 def _others_max(values: Tensor) -> Tensor:
     out = torch.full_like(values, -torch.inf)
-    if values.shape[0] > 1:
-        before = values[:-1].cummax(0).values
-        after = values[1:].flip(0).cummax(0).values.flip(0)
-        out[1:] = torch.maximum(out[1:], before)
-        out[:-1] = torch.maximum(out[:-1], after)
+    if values.shape[-1] > 1:
+        before = values[..., :-1].cummax(-1).values
+        after = values[..., 1:].flip(-1).cummax(-1).values.flip(-1)
+        out[..., 1:] = torch.maximum(out[..., 1:], before)
+        out[..., :-1] = torch.maximum(out[..., :-1], after)
     return out

@@ -29,20 +29,33 @@ def shrinkage(
         validate.check_number("shrinkage", "weight", weight, 0, 1)
     batch = read_batch("shrinkage", rewards, group_ids, valid, nonfinite)
     target, between = others_moments(batch.means)
-    plain = james_stein(batch, between, variant) if weight is None else torch.full_like(target, float(weight))
+    if weight is None:
+        eps = RELEASED_EPS / batch.unit**2 if variant == "released" else None
+        plain = james_stein(batch.size, batch.squares, between, eps)
+    else:
+        plain = torch.full_like(target, float(weight))
     return blend(batch, local=batch.local_loo, target=target, weight=edge_weights(batch, plain)[batch.codes])
 
 
-def james_stein(batch: Batch, between: Tensor, variant: str) -> Tensor:
-    """(G,) plug-in coefficient lambda = (n-1)/n * v/(v + s), from the other prompts alone."""
-    n = max(batch.size.shape[0], 1)
-    spread = (batch.size > 1).double()
-    variance = batch.squares / (batch.size - 1).clamp(min=1)
-    count, variances = others_sum(torch.stack([spread, spread * variance]))
-    v = variances / count.clamp(min=1) / batch.size
+def james_stein(size: Tensor, squares: Tensor, between: Tensor, released_eps: float | None = None) -> Tensor:
+    """Plug-in coefficient lambda = (n-1)/n * v/(v + s) from the other groups, along the last axis.
+
+    Parameters
+    ----------
+    size, squares, between
+        (..., G) float64: rollouts and sum of squared deviations of each group; squared deviations of the other
+        groups' means from their mean, summed.
+    released_eps
+        If given, the coefficient of the authors' released code: v/(v + s + eps).
+    """
+    n = max(size.shape[-1], 1)
+    spread = (size > 1).double()
+    variance = squares / (size - 1).clamp(min=1)
+    count, variances = others_sum(torch.stack(torch.broadcast_tensors(spread, spread * variance)))
+    v = variances / count.clamp(min=1) / size
     s = between / max(n - 1, 1)
-    if variant == "released":
-        return v / (v + s + RELEASED_EPS / batch.unit**2)
+    if released_eps is not None:
+        return v / (v + s + released_eps)
     return torch.where(v > 0, (n - 1) / n * v / (v + s), 0.0)
 
 

@@ -19,17 +19,21 @@ def shrinkage_js(
 ) -> Estimate:
     """James-Stein baseline whose weight discounts the noise of the prompts' means.
 
-    **Definition.** `shrinkage` with another weight. Averages and sums run over the other prompts k != i; SS_k is the
-    sum of squared deviations of prompt k, q_k = m_k - 1, Q = sum of q_k, N the number of those with q_k >= 1::
+    **Definition.** `shrinkage` with another weight, one per rollout. Averages and sums run over the other prompts
+    k != i; SS_k is the sum of squared deviations of prompt k, q_k = m_k - 1, Q = sum of q_k, and N = n - 1 the number
+    of those with q_k >= 1::
 
         sigma2 = sum SS_k / Q                                   pooled within-prompt variance
-        nu     = (sum SS_k)^2 / sum(SS_k^2 / q_k)               its effective degrees of freedom
+        kappa  = (sum SS_k)^2 / sum SS_k^2                      effective number of prompts behind it
         S      = sum q_k * (mu_k - weighted mean of mu_k)^2     observed spread of the means
         noise  = sigma2 * sum q_k * (Q - q_k) / (Q * m_k)       what sampling alone contributes to it
-        c      = (N - 3)/(N - 1) * nu/(nu + 2)
-        spread = max(0, S/c - noise) * Q / (Q^2 - sum q_k^2)    variance of the true means
+        a      = (n - 3)/(n - 1)                                James and Stein's factor
+        t      = max(0, S/a * (kappa + 1)/kappa - noise)        what the true means contribute
+        V      = 2/(n - 2) * S^2 + noise^2/kappa                its sampling variance
+        spread = t^3/(t^2 + V) * Q / (Q^2 - sum q_k^2)          variance of the true means
         v      = sigma2 / (m_i - 1)                             variance of the leave-one-out mean
-        w      = v / (v + spread + (spread + sigma2 * average of 1/m_k) / (n - 1))
+        g      = v + spread + (spread + sigma2 * average of 1/m_k) / (number of other prompts)
+        w      = v / max(g, (local - target)^2 / (a * n))
 
     Parameters
     ----------
@@ -55,9 +59,9 @@ def shrinkage_js(
 
     Edge cases
     ----------
-    In this order: one prompt -> w = 0; a group of one -> w = 1; fewer than four other prompts with two rollouts
-    -> w = 0, so that up to four prompts it is `rloo`; all SS_k = 0 -> w = 0. One prompt with one rollout keeps its raw
-    reward. Constant group: not 0 in general. No valid rollout: zeros. Empty batch: `InputError`.
+    In this order: one prompt -> w = 0; a group of one -> w = 1; fewer than three other prompts with two rollouts
+    -> w = 0, so that up to three prompts it is `rloo`; all SS_k = 0 -> w = 0. One prompt with one rollout keeps its
+    raw reward. Constant group: not 0 in general. No valid rollout: zeros. Empty batch: `InputError`.
 
     Laws
     ----
@@ -72,6 +76,7 @@ def shrinkage_js(
     References
     ----------
     James, Stein, "Estimation with quadratic loss", Berkeley Symposium 1961.
+    Efron, Morris, "Limiting the risk of Bayes and empirical Bayes estimators, Part II", JASA 67, 1972.
     Zeng, Zhou, Arora, Zanette, "Shrinking the Variance", arXiv 2511.03710.
 
     Examples
@@ -92,43 +97,49 @@ def shrinkage_js(
         target = mean([other.mean for other in rest])
         if group.size == 1:
             return Blend(target=target, weight=1)
-        return Blend(mean(group.without(j)), target, corrected_weight(group.size, rest))
+        local = mean(group.without(j))
+        return Blend(local, target, corrected_weight(group.size, local - target, rest))
 
     return assemble("shrinkage_js", groups, n_rows, rule)
 
 
-def corrected_weight(size: int, rest: Sequence[Group]) -> Any:
-    """lambda = v / (v + spread + Var(target)), all from the other prompts."""
+def corrected_weight(size: int, gap: Any, rest: Sequence[Group]) -> Any:
+    """lambda = v / E gap^2: `gap` is local minus target, everything else comes from the other prompts.
+
+    E gap^2 is the larger of what the other prompts predict and the own gap's share of the mean over n prompts.
+    """
     informed = [group for group in rest if group.size > 1]  # these have a variance
-    if len(informed) <= 3:  # the James-Stein factor (N-3)/(N-1) is not positive
+    n = len(informed) + 1
+    squares = total([group.squares for group in informed]) if informed else 0
+    if n <= 3 or squares == 0:
         return 0
-    dof = [group.size - 1 for group in informed]
-    squares = total([group.squares for group in informed])
-    if squares == 0:
-        return 0
-    noise = squares / sum(dof)  # pooled within-prompt variance
-    # Satterthwaite's effective degrees of freedom of that pooled variance
-    nu = squares * squares / total([g.squares * g.squares / q for g, q in zip(informed, dof, strict=True)])
-    spread = true_spread(informed, dof, noise, nu)
+    noise = squares / sum(group.size - 1 for group in informed)  # pooled within-prompt variance
+    spread = true_spread(informed, noise, squares)
     v = noise / (size - 1)
     inverse_sizes = total([noise / group.size for group in rest]) / len(rest)
-    return v / (v + spread + (spread + inverse_sizes) / len(rest))
+    predicted = v + spread + (spread + inverse_sizes) / len(rest)
+    return v / larger(predicted, gap * gap * (n - 1) / (n * (n - 3)))
 
 
-def true_spread(informed: Sequence[Group], dof: Sequence[int], noise: Any, nu: Any) -> Any:
-    """Between-prompt variance of the true means, from the positive-part James-Stein factor.
+def true_spread(informed: Sequence[Group], noise: Any, squares: Any) -> Any:
+    """Between-prompt variance of the true means: observed spread minus sampling noise, scaled by its reliability.
 
-    With weights q_k = m_k - 1: S is the weighted between-prompt variance of the observed means, normalised
-    so that a true spread enters with coefficient 1, and v_bar the sampling variance it contains. The factor
-    B = min(1, c * v_bar / S) with c = (N-3)/(N-1) * nu/(nu+2) gives spread = v_bar * (1/B - 1).
+    Groups count by q_k = m_k - 1. The observed spread is inflated by James and Stein's (n-1)/(n-3) and, for the
+    unknown variance, by (kappa+1)/kappa, where kappa is Kish's effective number of groups behind the pooled variance.
     """
+    n = len(informed) + 1
+    dof = [group.size - 1 for group in informed]
     q = sum(dof)
     means = [group.mean for group in informed]
     anchor = means[0]
     centre = anchor + total([w * (x - anchor) for w, x in zip(dof, means, strict=True)]) / q
     between = total([w * (x - centre) * (x - centre) for w, x in zip(dof, means, strict=True)])
     sampling = total([noise * (w * (q - w)) / (q * g.size) for w, g in zip(dof, informed, strict=True)])
-    n = len(informed)
-    c = (n - 3) * nu / ((n - 1) * (nu + 2))
-    scaled = larger(between / c - sampling, 0 * noise)
-    return scaled * q / (q * q - sum(w * w for w in dof))
+    one_over_kappa = total([(g.squares / squares) * (g.squares / squares) for g in informed])
+    excess = larger(between * (n - 1) * (1 + one_over_kappa) / (n - 3) - sampling, 0 * noise)
+    if excess == 0:
+        return excess
+    # Of all multiples of an unbiased estimate t of t0, t / (1 + Var t/t0^2) has the least relative squared error.
+    seen, hidden = between / excess, sampling / excess
+    reliable = excess / (1 + 2 * seen * seen / (n - 2) + one_over_kappa * hidden * hidden)
+    return reliable * q / (q * q - sum(w * w for w in dof))

@@ -18,23 +18,25 @@ def squares(values):
     return sum(((v - mean(values)) ** 2 for v in values), F(0))
 
 
-def corrected(groups, i):
-    """Section 1b, rule (a'), written out for groups of one common size m."""
+def corrected(groups, i, j):
+    """The page's definition, written out for groups of one common size m."""
     m, rest = len(groups[0]), [group for k, group in enumerate(groups) if k != i]
-    n, big_n = len(groups), len(rest)
+    n = len(groups)
     within = [squares(group) for group in rest]
-    if big_n <= 3 or sum(within) == 0:
+    if n <= 3 or sum(within) == 0:
         return F(0)
-    sigma2 = sum(within) / (big_n * (m - 1))
-    nu = sum(within) ** 2 / sum(s * s / (m - 1) for s in within)
+    sigma2 = sum(within) / ((n - 1) * (m - 1))
+    kappa = sum(within) ** 2 / sum(s * s for s in within)
     v_bar = sigma2 / m
-    spread_of_means = squares([mean(group) for group in rest]) / (big_n - 1)
-    c = F(big_n - 3, big_n - 1) * nu / (nu + 2)
-    # B = min(1, c*v_bar/S), true spread v_bar*(1/B - 1); S = 0 means B = 1.
-    true = max(spread_of_means / c - v_bar, F(0))
+    spread_of_means = squares([mean(group) for group in rest]) / (n - 2)
+    a = F(n - 3, n - 1)
+    t = max(spread_of_means / a * (kappa + 1) / kappa - v_bar, F(0))
+    doubt = 2 * spread_of_means**2 / (n - 2) + v_bar**2 / kappa
+    true = t**3 / (t**2 + doubt)
     v = sigma2 / (m - 1)
     tau = (true + sigma2 / m) / (n - 1)
-    return v / (v + true + tau)
+    gap = mean(groups[i][:j] + groups[i][j + 1 :]) - mean([mean(group) for group in rest])
+    return v / max(v + true + tau, gap**2 / (a * n))
 
 
 @st.composite
@@ -48,7 +50,7 @@ def equal_groups(draw):
 @given(equal_groups())
 def test_weights_are_the_formula_for_equal_sizes(groups):
     rewards, labels = [r for g in groups for r in g], [k for k, g in enumerate(groups) for _ in g]
-    expected = [corrected(groups, i) for i, group in enumerate(groups) for _ in group]
+    expected = [corrected(groups, i, j) for i, group in enumerate(groups) for j in range(len(group))]
     assert both("shrinkage_js", rewards, labels).weight == expected
 
 
@@ -74,20 +76,42 @@ def test_edge_rules():
     assert both("shrinkage_js", [1, 0], "aa").weight == [0, 0]
     assert both("shrinkage_js", [5], "a").advantages == [5]
     assert both("shrinkage_js", [5, 1, 0], "abb").weight == [1, 0, 0]
-    four = [k // 2 for k in range(8)]
-    assert both("shrinkage_js", [1, 0] * 4, four).weight == [0] * 8  # three others: the factor is 0
+    three = [k // 2 for k in range(6)]
+    assert both("shrinkage_js", [1, 0] * 3, three).weight == [0] * 6  # two others: James and Stein's factor is 0
+    # three others: v = 1/2, no spread, Var(target) = (1/4)/3
+    assert both("shrinkage_js", [1, 0] * 4, [k // 2 for k in range(8)]).weight == [F(6, 7)] * 8
     assert both("shrinkage_js", [0, 0, 1, 1] * 3, [k // 2 for k in range(12)]).weight == [0] * 12  # no noise
 
 
 def test_groups_of_one_inform_the_target_but_not_the_spread():
-    groups = [[1, 0]] * 5 + [[9]]
+    groups = [[1, 0]] * 5 + [[2]]
     rewards, labels = [r for g in groups for r in g], [k for k, g in enumerate(groups) for _ in g]
     estimate = both("shrinkage_js", rewards, labels)
-    assert estimate.target[0] == (4 * F(1, 2) + 9) / 5
+    assert estimate.target[0] == (4 * F(1, 2) + 2) / 5
     # sigma2 = 1/2; mean of sigma2/m over the five others = (4/4 + 1/2)/5 = 3/10, spread 0
     assert estimate.weight[:2] == [F(1, 2) / (F(1, 2) + F(3, 10) / 5)] * 2
     assert estimate.weight[-1] == 1
-    assert estimate.advantages[-1] == 9 - F(1, 2)
+    assert estimate.advantages[-1] == 2 - F(1, 2)
+
+
+def test_a_prompt_unlike_all_others_is_hardly_pulled_to_them():
+    """The own squared gap counts as one of n: w = v / (gap^2/(a n)), here (1/2) / ((g^2)/(1/2 * 5))."""
+    labels = [k // 2 for k in range(10)]
+    for far in (3, 10, 1000):
+        estimate = both("shrinkage_js", [1, 0] * 4 + [far, far], labels)
+        gap = far - F(1, 2)
+        assert estimate.weight[8:] == [F(5, 4) / gap**2] * 2
+        assert estimate.advantages[8:] == [F(5, 4) / gap] * 2  # falls as the gap grows
+
+
+def test_one_discordant_prompt_is_weak_evidence_of_noise():
+    """All of a large pooled variance from one prompt weighs less than a smaller one that all prompts share."""
+    labels = [k // 2 for k in range(16)]
+    level = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+    one = both("shrinkage_js", [*level, 0, 6], labels).weight[0]
+    spread = [x for k, r in enumerate(level[::2]) for x in ((r - 1, r + 1) if k else (r, r))]
+    many = both("shrinkage_js", [*spread, 2, 4], labels).weight[0]
+    assert 0 < one < many
 
 
 def test_far_apart_prompts_are_left_alone():

@@ -51,11 +51,11 @@ def test_leave_one_out_baselines_are_unbiased(problem):
 
 @settings(max_examples=15)
 @given(
-    st.lists(st.tuples(st.integers(1, 9), st.sampled_from(REWARDS)), min_size=5, max_size=5),
+    st.lists(st.tuples(st.integers(1, 9), st.sampled_from(REWARDS)), min_size=4, max_size=4),
     st.integers(0, 1),
 )
 def test_shrinkage_js_is_unbiased_where_it_shrinks(draws, singletons):
-    """It needs four other prompts with two rollouts before its weight leaves 0."""
+    """It needs three other prompts with two rollouts before its weight leaves 0."""
     batch = [Prompt((F(share, 10), F(10 - share, 10)), (0, reward), 2) for share, reward in draws]
     batch += [Prompt.bernoulli("1/3", 1)] * singletons
     weights = set()
