@@ -184,8 +184,7 @@ def _columns(rows: Sequence[Row], numbers: Sequence[int], advantages: Sequence[f
     if sessions is not None:
         from verl_ext.gvpo_worker import SESSIONS
 
-        column = torch.stack([sessions.codes, sessions.rows], -1)[list(numbers)]
-        data[SESSIONS] = nested(column.tolist(), torch.int64)  # as TransferQueue returns it
+        data[SESSIONS] = torch.stack([sessions.codes, sessions.rows], -1)[list(numbers)]
     return data
 
 
