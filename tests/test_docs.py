@@ -16,7 +16,7 @@ import pytest
 import refbase
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 EVERY_ESTIMATOR = pytest.mark.parametrize("entry", refbase.CATALOG.values(), ids=list(refbase.CATALOG))
 
