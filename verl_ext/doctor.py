@@ -272,13 +272,19 @@ def _device(config: Any, report: Report) -> None:
 
 def _estimator(config: Any, report: Report) -> None:
     from verl.trainer.ppo import core_algos
+    from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
     from verl_ext import gvpo_config, modes
     from verl_ext.options import verl_name
 
     chosen = str(getattr(config.algorithm.adv_estimator, "value", config.algorithm.adv_estimator))
     mode, ours = modes.mode(config), modes.estimator(config)
-    report.add("trainer", "ok", mode if mode != "refbase" else "refbase: sessions, memory in checkpoints, diagnostics")
+    if mode in (modes.LEGACY, *TRAINER_REGISTRY):
+        ours_too = "refbase: sessions, memory in checkpoints, diagnostics"
+        report.add("trainer", "ok", mode if mode != "refbase" else ours_too)
+    else:
+        unknown = validate.unknown_name("trainer.v1.trainer_mode", "trainer", mode, TRAINER_REGISTRY)
+        report.add("trainer", "error", str(unknown))
     if ours is None:
         known = set(core_algos.ADV_ESTIMATOR_REGISTRY)
         if chosen not in known:

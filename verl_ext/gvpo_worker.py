@@ -85,7 +85,8 @@ class GvpoTrainingWorker(TrainingWorker):
         lengths = mask.offsets().diff().tolist()
         masks, advantages = mask.values().split(lengths), data["advantages"].values().split(lengths)
         uids = list(data["uid"])
-        sessions = data[SESSIONS].tolist() if SESSIONS in data else [(None, 1)] * len(uids)
+        # TransferQueue may hand a dense column back as a nested one.
+        sessions = [row.tolist() for row in data[SESSIONS].unbind()] if SESSIONS in data else [(None, 1)] * len(uids)
         rank = self.engine.get_data_parallel_rank()
         rows = []
         for i, uid in enumerate(uids):

@@ -101,7 +101,7 @@ SEAMS: tuple[Seam, ...] = (
     Seam(
         f"{_BASE}._balance_batch",
         "verl_ext.trainer (whole groups per mini-batch)",
-        ("self", "batch", "metrics"),
+        ("self", "batch", "metrics", "logging_prefix", "keep_minibatch"),
         mentions=("worker_group._dispatch_info[role]", 'tag["seq_len"]', "batch.reorder("),
     ),
     Seam(
@@ -162,6 +162,11 @@ SEAMS: tuple[Seam, ...] = (
         "verl.utils.seqlen_balancing:get_seqlen_balanced_partitions",
         "verl_ext.trainer",
         ("seqlen_list", "k_partitions", "equal_size"),
+    ),
+    Seam(
+        "verl.utils.seqlen_balancing:log_seqlen_unbalance",
+        "verl_ext.trainer",
+        ("seqlen_list", "partitions", "prefix"),
     ),
     Seam(
         "verl.trainer.ppo.ray_trainer:apply_kl_penalty",

@@ -22,7 +22,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
-from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
+from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions, log_seqlen_unbalance
 
 from verl_ext import checkpoint, gvpo_config, history_keys, modes
 from verl_ext.options import BVBlendOptions
@@ -71,8 +71,14 @@ class RefbaseTrainer(PPOTrainerSync):
                 if role in self.role_worker_mapping:
                     self.role_worker_mapping[role] = worker
 
-    def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> KVBatchMeta:
-        batch = super()._balance_batch(batch, metrics, *args, **kwargs)
+    def _balance_batch(
+        self,
+        batch: KVBatchMeta,
+        metrics: dict[str, Any],
+        logging_prefix: str = "global_seqlen",
+        keep_minibatch: bool = False,
+    ) -> KVBatchMeta:
+        batch = super()._balance_batch(batch, metrics, logging_prefix, keep_minibatch)
         actor = self.config.actor_rollout_ref.actor
         rows = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
         if self.gvpo is None or len(batch) % rows:  # rows left over: the actor is not updated yet
@@ -87,12 +93,14 @@ class RefbaseTrainer(PPOTrainerSync):
             seed=actor.data_loader_seed + self.global_steps if self._shuffle_groups else None,
         )
         # The worker of rank r takes its mini-batches in turn from the r-th part of the batch.
-        workload = calculate_workload(torch.tensor([tag["seq_len"] for tag in batch.tags]))
+        lengths = [tag["seq_len"] for tag in batch.tags]
+        workload = calculate_workload(torch.tensor(lengths))
         parts: list[list[int]] = [[] for _ in range(ranks)]
         for mini_batch in mini_batches:
             split = get_seqlen_balanced_partitions([int(workload[i]) for i in mini_batch], ranks, equal_size=True)
             for part, places in zip(parts, split, strict=True):
                 part.extend(mini_batch[place] for place in places)
+        metrics.update(log_seqlen_unbalance(seqlen_list=lengths, partitions=parts, prefix=logging_prefix))
         batch.reorder([row for part in parts for row in part])
         return batch
 

@@ -184,7 +184,8 @@ def _columns(rows: Sequence[Row], numbers: Sequence[int], advantages: Sequence[f
     if sessions is not None:
         from verl_ext.gvpo_worker import SESSIONS
 
-        data[SESSIONS] = torch.stack([sessions.codes, sessions.rows], -1)[list(numbers)]
+        column = torch.stack([sessions.codes, sessions.rows], -1)[list(numbers)]
+        data[SESSIONS] = nested(column.tolist(), torch.int64)  # as TransferQueue returns it
     return data
 
 

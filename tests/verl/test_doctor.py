@@ -147,6 +147,11 @@ def test_unknown_estimator_has_the_closest():
     assert any("did you mean 'shrinkage'" in t for t in texts(rows("algorithm.adv_estimator=shrinkge", *GOOD), "error"))
 
 
+def test_unknown_trainer_has_the_closest():
+    found = texts(rows("algorithm.adv_estimator=shrinkage", *GOOD, "trainer.v1.trainer_mode=refbas"), "error")
+    assert any("did you mean 'refbase'" in text for text in found)
+
+
 def test_what_verl_refuses_is_shown():
     found = texts(rows("algorithm.adv_estimator=shrinkage"), "error")
     assert any("ppo_micro_batch_size" in text and "AssertionError" in text for text in found)

@@ -57,7 +57,9 @@ def test_a_moved_seam_is_named(monkeypatch):
     problem = by_name["_compute_advantage"].problem()
     assert "is gone" in problem
     assert "verl_ext.trainer" in problem
-    monkeypatch.setattr(PPOTrainer, "_balance_batch", lambda self, batch, metrics: batch)
+    monkeypatch.setattr(
+        PPOTrainer, "_balance_batch", lambda self, batch, metrics, logging_prefix, keep_minibatch: batch
+    )
     assert "does not mention" in by_name["_balance_batch"].problem()
     assert len(list(seams.broken())) == 3
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import verl_ext.register  # noqa: F401  (its hooks come first)
+from verl_ext import step
 from verl_ext.imports import after_import
 
 
@@ -39,6 +40,8 @@ def _recorded(function: Any) -> Any:
             "keywords": sorted(kwargs),
             "advantages": advantages.clone(),
             "returns": returns.clone(),
+            "step": None if step.current() is None else step.current().number,
+            "history_keys": None if step.current() is None else step.current().history_keys,
         }
         torch.save(seen, directory / f"{next(count):03d}.pt")
         return advantages, returns
