@@ -16,7 +16,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from refbase import CATALOG
-from verl_ext import checkpoint, cpu
+from refbase.validate import InputError
+from verl_ext import checkpoint, cpu, history_keys
 from verl_ext.gvpo_config import Finding
 from verl_ext.options import BVBlendOptions, Options, parse, verl_name
 
@@ -48,21 +49,29 @@ def options(config: DictConfig) -> Options | None:
     return None if name is None else parse(name, config.algorithm)
 
 
-def findings(config: DictConfig) -> list[Finding]:
-    """What is wrong or doubtful about the trainer for the estimator; `verl_ext.gvpo_config` adds GVPO's own."""
-    found = [*_trainer(config), *_loss(config), *_cpu(config)]
+def findings(config: DictConfig, current: str | None = None) -> list[Finding]:
+    """What is wrong or doubtful about the trainer for the estimator; `verl_ext.gvpo_config` adds GVPO's own.
+
+    Parameters
+    ----------
+    config
+        The whole configuration.
+    current
+        The mode whose rules hold, for a trainer that knows it; by default that of the configuration.
+    """
+    current = mode(config) if current is None else current
+    found = [*_trainer(config, current), *_loss(config), *_cpu(config)]
     name = estimator(config)
     if name is not None:
         found += _groups(config, name)
         chosen = parse(name, config.algorithm)
         if isinstance(chosen, BVBlendOptions):
-            found += _memory(config, chosen)
+            found += _memory(config, chosen, current)
     return found
 
 
-def _trainer(config: DictConfig) -> list[Finding]:
+def _trainer(config: DictConfig, current: str) -> list[Finding]:
     found = []
-    current = mode(config)
     if current == LEGACY and _get(config, "trainer.v1.trainer_mode") == "refbase":
         found.append(
             _error(
@@ -149,9 +158,14 @@ def _groups(config: DictConfig, name: str) -> list[Finding]:
     return found
 
 
-def _memory(config: DictConfig, chosen: BVBlendOptions) -> list[Finding]:
+def _memory(config: DictConfig, chosen: BVBlendOptions, current: str) -> list[Finding]:
     name = _get(config, "algorithm.adv_estimator")
-    if mode(config) == "refbase":
+    if current == "refbase":
+        try:
+            if chosen.history_key != "none":
+                history_keys.key_function(chosen.history_key)
+        except InputError as error:
+            return [_error(str(error))]
         return []
     found = []
     if chosen.history_key != "none":

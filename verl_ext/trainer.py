@@ -47,7 +47,7 @@ class RefbaseTrainer(PPOTrainerSync):
 
     def __init__(self, config: DictConfig) -> None:
         self._shuffle_groups = False
-        gvpo_config.enforce(modes.findings(config))
+        gvpo_config.enforce(modes.findings(config, "refbase"))
         options = modes.options(config)
         if isinstance(options, BVBlendOptions):
             self.memory = options

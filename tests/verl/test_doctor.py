@@ -173,6 +173,10 @@ MODES = {
         [("error", "trainer_mode=refbase")],
     ),
     "refbase": ([*OURS, BVBLEND, "trainer.save_freq=5", "algorithm.bvblend.history_key=data_source"], []),
+    "refbase, no such function": (
+        [*OURS, BVBLEND, "algorithm.bvblend.history_key='os:no_such_key'"],
+        [("error", "without 'no_such_key'")],
+    ),
     "colocate_async": ([*GOOD, BVBLEND, "trainer.v1.trainer_mode=colocate_async"], []),
     "separate_async": (
         [*GOOD, BVBLEND, "trainer.v1.trainer_mode=separate_async"],
