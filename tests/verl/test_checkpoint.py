@@ -24,6 +24,17 @@ from verl_ext import checkpoint, history
 pytestmark = pytest.mark.verl
 
 
+@pytest.fixture(autouse=True)
+def queue_put_back(monkeypatch):
+    """A `Job` has a queue of its own; other tests shall not."""
+    import verl.trainer.ppo.v1.trainer_base as base
+
+    import verl_ext.trainer as ours
+
+    for module in (base, ours):
+        monkeypatch.setattr(module, "tq", module.tq)
+
+
 def memory_of(directory: Path, step: int) -> bytes:
     return (directory / f"global_step_{step}" / checkpoint.FILE).read_bytes()
 

@@ -115,3 +115,52 @@ def test_separate_async_on_a_cpu_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
     with pytest.raises(InputError, match="nccl"):
         call(config)
+
+
+@pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async", "refbase", "legacy"])
+@pytest.mark.parametrize("estimator", ["shrinkage", "bvblend_eb", "gvpo"])
+def test_every_trainer_of_verl_computes_our_advantages(tmp_path, monkeypatch, mode, estimator):
+    """Its own code from the queue to the estimator and back; ragged groups, a masked row, padding rows."""
+    import memory_job
+    import verl.trainer.ppo.v1.trainer_base as base
+    from verl.trainer.ppo.v1 import get_trainer_cls
+
+    import refbase
+    import verl_ext.trainer as ours
+
+    whole = algorithm(tmp_path, estimator)._get_root()
+    more = {"gamma": 1.0, "lam": 1.0, "use_kl_in_reward": False, "gvpo": {"size_correction": False}}
+    whole.algorithm = {**whole.algorithm, **more}
+    whole.actor_rollout_ref.actor.loss_agg_mode = "seq-mean-token-sum"
+    keys, columns, tags = memory_job.Loader().batch()
+    uids, rewards = [key.rsplit("_", 2)[0] for key in keys], torch.tensor(columns["reward"])
+    masks = torch.tensor(columns["mask"])
+    if mode == "legacy":
+        whole.trainer.use_v1 = False
+        import verl_seam
+
+        data = verl_seam.batch(columns["reward"], uids, columns["mask"])
+        tokens = verl_seam.advantages(estimator, data, whole.algorithm)
+    else:
+        whole.trainer.v1.trainer_mode = mode
+        queue = memory_job.Queue()
+        monkeypatch.setattr(base, "tq", queue)
+        monkeypatch.setattr(ours, "tq", queue)
+        nested = {"response_mask": masks, "rm_scores": torch.stack([0 * rewards, rewards, 0 * rewards], -1)}
+        queue.fields = {
+            "uid": uids,
+            **{name: torch.nested.as_nested_tensor(list(v), layout=torch.jagged) for name, v in nested.items()},
+        }
+        trainer = object.__new__(get_trainer_cls(mode))
+        trainer.config, trainer.global_steps = whole, 1
+        batch = memory_job.Batch(keys=keys, tags=tags, partition_id="train")
+        if (mode, estimator) == ("separate_async", "gvpo"):
+            with pytest.raises(InputError, match="ahead of"):
+                trainer._compute_advantage(batch, {})
+            return
+        trainer._compute_advantage(batch, {})
+        tokens = torch.stack(list(queue.fields["advantages"].unbind()))
+    spec = refbase.CATALOG[estimator].load_spec()
+    state = (refbase.HistoryState.empty(),) if estimator == "bvblend_eb" else ()
+    wanted = torch.tensor(spec(rewards.tolist(), uids, *state, masks.any(-1).tolist()).advantages)
+    torch.testing.assert_close(tokens, wanted.unsqueeze(-1) * masks, rtol=1e-5, atol=1e-6)
