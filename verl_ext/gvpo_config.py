@@ -100,16 +100,6 @@ def enforce(found: list[Finding]) -> None:
 
 def _common(config: DictConfig) -> list[Finding]:
     found = []
-    aggregation = _get(config, f"{_ACTOR}.loss_agg_mode")
-    if aggregation != "seq-mean-token-sum":
-        found.append(
-            _error(
-                f"{_ACTOR}.loss_agg_mode",
-                "be 'seq-mean-token-sum', as GVPO weighs whole sequences by one number",
-                aggregation,
-                f"Set `{_ACTOR}.loss_agg_mode=seq-mean-token-sum`.",
-            )
-        )
     if _get(config, "algorithm.use_kl_in_reward", False):
         controller = _get(config, "algorithm.kl_ctrl.type", "fixed")
         if controller != "fixed":
@@ -172,6 +162,16 @@ def _common(config: DictConfig) -> list[Finding]:
 
 def _exact(config: DictConfig) -> list[Finding]:
     found = []
+    aggregation = _get(config, f"{_ACTOR}.loss_agg_mode")
+    if aggregation != "seq-mean-token-sum":
+        found.append(
+            _error(
+                f"{_ACTOR}.loss_agg_mode",
+                "be 'seq-mean-token-sum', as GVPO weighs whole sequences by one number",
+                aggregation,
+                f"Set `{_ACTOR}.loss_agg_mode=seq-mean-token-sum`.",
+            )
+        )
     strategy = _get(config, f"{_ACTOR}.strategy")
     if strategy not in ("fsdp", "fsdp2"):
         found.append(
@@ -242,6 +242,17 @@ def _exact(config: DictConfig) -> list[Finding]:
 
 def _stock(config: DictConfig) -> list[Finding]:
     found = []
+    aggregation = _get(config, f"{_ACTOR}.loss_agg_mode")
+    if aggregation != "seq-mean-token-sum":
+        # Not refused: `algorithm.adv_estimator=gvpo` alone must run, and what then runs is centred rewards
+        # under verl's aggregation, a policy gradient in its own right.
+        found.append(
+            Finding(
+                "warning",
+                f"gvpo: `{_ACTOR}.loss_agg_mode` is {aggregation!r}, which does not weigh whole sequences as GVPO's "
+                f"gradient does; set `{_ACTOR}.loss_agg_mode=seq-mean-token-sum` for its direction.",
+            )
+        )
     updates = updates_per_batch(config)
     if updates > 1:
         found.append(

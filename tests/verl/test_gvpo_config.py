@@ -80,7 +80,6 @@ def test_refused_by_our_trainer(changes, reason, remedy):
 STOCK_CASES = [
     ({f"{ACTOR}.ppo_mini_batch_size": 4}, "2 updates", "trainer.v1.trainer_mode=refbase"),
     ({f"{ACTOR}.ppo_epochs": 3}, "3 updates", "ppo_epochs=1"),
-    ({f"{ACTOR}.loss_agg_mode": "token-mean"}, "whole sequences", "loss_agg_mode=seq-mean-token-sum"),
     ({f"{ACTOR}.policy_loss.loss_mode": "gvpo"}, "be 'vanilla'", "trainer.v1.trainer_mode=refbase"),
     ({"algorithm.rollout_correction.bypass_mode": True}, "differs from the one", "Set it to False"),
     ({"trainer.v1.trainer_mode": "separate_async"}, "ahead of", "trainer_mode=refbase"),
@@ -113,6 +112,14 @@ def test_the_estimator_itself_refuses_in_a_stock_trainer():
     assert ESTIMATORS["gvpo"](**batch, config=right.algorithm)[0].tolist() == [[0.5], [-0.5]]
     with active(Step(1, ("a_0_0", "a_1_0"), exact_gvpo=True)):  # the actor does the rest
         assert ESTIMATORS["gvpo"](**batch, config=wrong.algorithm)[0].tolist() == [[0.5], [-0.5]]
+
+
+def test_verls_default_aggregation_is_warned_of_in_a_stock_trainer():
+    """``algorithm.adv_estimator=gvpo`` alone must run there."""
+    found = gvpo_config.findings(config({**STOCK, f"{ACTOR}.loss_agg_mode": "token-mean"}), exact=False)
+    assert [finding.severity for finding in found] == ["warning"]
+    with pytest.warns(UserWarning, match="loss_agg_mode=seq-mean-token-sum"):
+        gvpo_config.enforce(found)
 
 
 @pytest.mark.parametrize("setting", ["use_kl_loss", "entropy_coeff"])
