@@ -2,7 +2,7 @@
 
 >>> from refbase.checks import catalogue_subject, run_laws
 >>> results = run_laws(catalogue_subject("rloo", "exact"), max_examples=5)
->>> [result.law.id for result in results if not result.holds]
+>>> [result.law.id for result in results if result.status == "fails"]
 []
 """
 
