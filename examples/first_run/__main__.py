@@ -75,11 +75,11 @@ def main(argv: list[str] | None = None) -> int:
     began = time.monotonic()
     prepared = load(recipe, out / "models")
     if prepared is None:
-        with reporter(console, "Warm start: supervised steps") as update:
+        with reporter(console, "Warm start") as update:
             prepared = prepare(
                 recipe,
                 out / "models",
-                lambda step, p: update(step, None, f"probability of a right answer {p:.2f}", step % 100 == 0),
+                lambda step, p: update(step, None, f"supervised steps, P(right answer) = {p:.2f}", step % 100 == 0),
             )
         console.print(
             f"Model and data made in {time.monotonic() - began:.0f} s "
@@ -105,7 +105,7 @@ def main(argv: list[str] | None = None) -> int:
     began = time.monotonic()
     last: dict[str, str] = {}
     try:
-        with reporter(console, f"Training with {job.estimator}") as update:
+        with reporter(console, "Training") as update:
             update(0, job.steps, "starting Ray, workers and rollout", False)
 
             def progress(record: dict[str, Any]) -> None:
@@ -159,7 +159,7 @@ def reporter(console: Any, title: str) -> Iterator[Any]:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=12),
         TextColumn("{task.completed:.0f}{task.fields[of]}  {task.fields[text]}"),
         TimeElapsedColumn(),
     )
