@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,16 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def write_json(path: Path, results: Any) -> None:
+def write_json(path: Path, results: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n")
+    lines = []
+    for key, value in results.items():
+        if isinstance(value, list):  # one entry a line: readable differences, no line per number
+            entries = ",\n  ".join(json.dumps(entry, allow_nan=False) for entry in value)
+            lines.append(f" {json.dumps(key)}: [\n  {entries}\n ]")
+        else:
+            lines.append(f" {json.dumps(key)}: {json.dumps(value, allow_nan=False)}")
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -23,7 +23,6 @@ INTRODUCTION = """# Benchmarks
 
 Ratios of things measured in the same run. Machines are shared and noisy, so absolute times say little; the
 commands are there to be run again.
-
 """
 
 
