@@ -238,7 +238,9 @@ def _findings(found: Mapping[str, Mapping[str, LawResult]]) -> Iterator[str]:
             yield f"Two implementations of one estimator give the same advantages. Not so for {_listed(pairs)}."
         else:
             names = [f"`{name}`" + (" (only with masked rows)" if r.only_masked else "") for name, r in broken.items()]
-            yield f"*{result.law.statement}.* Not so for {_listed(names)}."
+            yield f"> {_escaped(result.law.statement)}"
+            yield ""
+            yield f"Not so for {_listed(names)}."
         yield ""
         if law in REMARKS:
             yield REMARKS[law]
@@ -270,6 +272,10 @@ def _shown(broken: Mapping[str, LawResult]) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def _escaped(text: str) -> str:
+    return text.replace("*", r"\*").replace("_", r"\_").replace("|", r"\|").replace("<", r"\<")
 
 
 def _short(value: Any, most: int = 160) -> str:
@@ -316,7 +322,7 @@ def _claims() -> Iterator[str]:
     used = {trait for traits in VERL_CLAIMS.values() for trait in traits}
     for trait, statement in TRAITS.items():
         if trait in used:
-            yield f"| {trait} | {statement} |"
+            yield f"| {trait} | {_escaped(statement)} |"
     yield ""
     others = "; ".join(f"`{name}` {why}" for name, why in VERL_OTHERS.items())
     yield (

@@ -169,7 +169,8 @@ def _write_rich(verdicts: Verdicts, out: TextIO) -> None:
         table.add_row(r.law.id, Text(_mark(verdicts, r), style=style), statement)
     console.print(table)
     for r in verdicts.counterexamples():
-        console.rule(f"{r.law.id}: {r.law.statement}", align="left")
-        console.print(Syntax(_evidence(r), "python", background_color="default", word_wrap=True))
+        console.rule(Text(f"{r.law.id}: {r.law.statement}"), align="left")
+        code = Syntax("", "python", background_color="default").highlight(_evidence(r))
+        console.print(code, soft_wrap=True)  # lines stay whole, to be pasted
     console.print()
     console.print(Text(verdicts.summary(), style="bold red" if verdicts.broken else "bold green"))
