@@ -94,7 +94,9 @@ def judge(subject: Subject, law: Law, **how: Any) -> LawResult:
     if result.status != "error":
         return result
     domain = replace(subject, call=_rejecting(subject.call), masks=subject.masks and not without_masks)
-    wrong = run_law(domain, law, **how)
+    # Most inputs may raise; those that do not deserve a longer search.
+    longer = {**how, "max_examples": 4 * (how.get("max_examples") or law.max_examples)}
+    wrong = run_law(domain, law, **longer)
     if wrong.status != "fails":
         return result
     reason = f"{wrong.reason} (on other inputs it {result.reason})"
