@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from refbase import validate
-from refbase.history import FORMAT, VERSION, HistoryState, Key, KeyHistory, WindowEntry
+from refbase.history import FORMAT, VERSION, HistoryState, Key, KeyHistory, WindowEntry, check_usable
 
 WHERE = "HistoryState.from_dict"
 STATE_FIELDS = ("format", "version", "window", "decay", "max_keys", "updates", "last_step", "keys")
@@ -21,13 +21,15 @@ def read_state(data: Any) -> HistoryState:
     _check_fields("state", data, STATE_FIELDS)
     if data["format"] != FORMAT:
         validate.reject(WHERE, "format", f"be {FORMAT!r}", repr(data["format"]), "This is not a history file.")
-    if data["version"] != VERSION:
+    if type(data["version"]) is not int or data["version"] != VERSION:
         remedy = "It was written by another version of refbase; read it with that one."
         validate.reject(WHERE, "version", f"be {VERSION}", repr(data["version"]), remedy)
     empty = HistoryState.empty(data["window"], _float("decay", data["decay"]), data["max_keys"])
     validate.check_integer(WHERE, "updates", data["updates"], 0)
     if data["last_step"] is not None:
         validate.check_integer(WHERE, "last_step", data["last_step"], 0)
+        if data["updates"] == 0:
+            validate.reject(WHERE, "last_step", "be null before the first update", repr(data["last_step"]))
     if not isinstance(data["keys"], list):
         validate.reject_type(WHERE, "keys", "be a list", type(data["keys"]).__name__)
     if len(data["keys"]) > empty.max_keys:
@@ -62,13 +64,28 @@ def _read_key(place: str, item: Any, window: int, updates: int) -> tuple[Key, Ke
         got = f"{len(entries)} entries" if isinstance(entries, list) else type(entries).__name__
         validate.reject(WHERE, f"{place}.window", f"be a list of 1 to {window} entries", got)
     steps = tuple(_read_entry(f"{place}.window[{k}]", entry) for k, entry in enumerate(entries))
-    return key, KeyHistory(**numbers, window=steps, last_update=item["last_update"])
+    if len(steps) > updates:
+        validate.reject(WHERE, f"{place}.window", "not exceed `updates`", f"{len(steps)} entries of {updates} updates")
+    history = KeyHistory(**numbers, window=steps, last_update=item["last_update"])
+    # Bounds that decay cannot break: the newest step counts fully, and weights are at most 1.
+    slack = 1 + 1e-9
+    newest, groups = steps[-1].count, numbers["groups"]
+    for name, low, high in (
+        ("groups", newest, math.inf),
+        ("groups_squared", newest, groups),
+        ("inverse_sizes", 0.0, groups),
+    ):
+        if not low <= numbers[name] * slack or not numbers[name] <= high * slack:
+            validate.reject(WHERE, f"{place}.{name}", f"lie in [{low:g}, {high:g}]", repr(numbers[name]))
+    check_usable(WHERE, place, history)
+    return key, history
 
 
 def _read_entry(place: str, entry: Any) -> WindowEntry:
     if not isinstance(entry, (list, tuple)) or len(entry) != 3:
         validate.reject(WHERE, place, "be [count, mean, squares]", repr(entry))
     validate.check_integer(WHERE, f"{place}[0]", entry[0], 1)
+    _float(f"{place}[0]", entry[0])
     mean, squares = _float(f"{place}[1]", entry[1]), _float(f"{place}[2]", entry[2])
     if squares < 0:
         validate.reject(WHERE, f"{place}[2]", "not be negative", repr(squares))
@@ -78,9 +95,10 @@ def _read_entry(place: str, entry: Any) -> WindowEntry:
 def _float(place: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         validate.reject_type(WHERE, place, "be a number", f"{value!r} of type {type(value).__name__}")
-    if not math.isfinite(value):
-        validate.reject(WHERE, place, "be finite", repr(value))
-    return float(value)
+    number = validate.plain_number(value)
+    if not math.isfinite(number):
+        validate.reject(WHERE, place, "be finite", repr(number))
+    return float(number)
 
 
 def _check_fields(place: str, data: Any, expected: Collection[str]) -> None:

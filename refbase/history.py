@@ -140,7 +140,7 @@ class HistoryState:
         validate.check_integer(where, "window", window, 1)
         validate.check_number(where, "decay", decay, 0, 1, open_high=True)
         validate.check_integer(where, "max_keys", max_keys, 1)
-        return cls(window, decay, max_keys)
+        return cls(int(window), decay, int(max_keys))
 
     @property
     def keys(self) -> Mapping[Key, KeyHistory]:
@@ -202,7 +202,7 @@ def update_history(
         group must have the same key. By default there is one key, None.
     step
         Id of the trainer's step, growing. A step whose id is not larger than the last one seen changes
-        nothing, so retries count once. None always counts.
+        nothing, so retries count once (their batch is not even looked at). None always counts.
 
     Returns
     -------
@@ -221,6 +221,7 @@ def update_history(
     check_state(where, state)
     if step is not None:
         validate.check_integer(where, "step", step, 0)
+        step = int(step)
         if state.last_step is not None and step <= state.last_step:
             return state
     rows = validate.read_rows(where, rewards, group_ids, valid, nonfinite)
@@ -236,6 +237,7 @@ def update_history(
     histories = dict(state._keys)
     for key, groups in by_key.items():
         histories[key] = _advance(histories.get(key), groups, state, count)
+        check_usable(where, f"the history of key {key!r}", histories[key])
     if len(histories) > state.max_keys:
         oldest = sorted(histories, key=lambda key: (histories[key].last_update, *_canonical(key)))
         for key in oldest[: len(histories) - state.max_keys]:
@@ -271,6 +273,26 @@ def group_keys(
             got = f"{keys[code]!r} and {key!r} (rollout {row}) in one group"
             validate.reject(where, "history_keys", "be the same for all rollouts of a group", got)
     return keys
+
+
+def check_usable(where: str, place: str, history: KeyHistory) -> None:
+    """What estimators read of a history must be finite; floats overflow in squares of large rewards."""
+    try:
+        numbers = [
+            history.mean,
+            history.effective_groups,
+            history.window_variance,
+            history.within_variance,
+            history.spread_variance,
+            history.between_variance,
+            history.mean_variance,
+        ]
+        usable = all(math.isfinite(value) for value in numbers if isinstance(value, (int, float)))
+    except (OverflowError, ZeroDivisionError, ValueError):
+        usable = False
+    if not usable:
+        remedy = "Rewards (or edited numbers) are too large or too small to be squared; rescale them."
+        validate.reject(where, place, "have finite statistics", "an overflow", remedy)
 
 
 _UNSET = object()

@@ -79,6 +79,7 @@ def sequence_log_probs(log_probs: Tensor, response_mask: Tensor) -> Tensor:
 
 def broadcast(values: Tensor, response_mask: Tensor) -> Tensor:
     """(N,) values to the valid tokens of an (N, T) mask of 0 and 1; exactly 0 elsewhere, fresh storage."""
+    check_per_row("broadcast", values, response_mask)
     if values.device.type != "cpu" or not values.dtype.is_floating_point or not bool(values.isfinite().all()):
         return torch.where(response_mask != 0, values.unsqueeze(-1), 0)
     # The same for finite values, in less than half the time: torch.where is not vectorised on the CPU.
@@ -96,8 +97,21 @@ def _blocks(values: Tensor, elements: int = 1 << 15) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
+def check_per_row(where: str, values: Tensor, response_mask: Tensor) -> None:
+    """One value for each row of the mask."""
+    if not validate.is_tensor(values) or not validate.is_tensor(response_mask):
+        got = f"{type(values).__name__} and {type(response_mask).__name__}"
+        validate.reject_type(where, "values", "be a tensor, as `response_mask` must be", got)
+    if response_mask.dim() != 2 or values.shape != response_mask.shape[:1]:
+        got = f"{tuple(values.shape)} against a mask of {tuple(response_mask.shape)}"
+        validate.reject(where, "values", "have shape (N,) for a mask of (N, T)", got)
+
+
 def check_mask(where: str, argument: str, values: Tensor, response_mask: Tensor) -> None:
     """The mask must match `values` in shape and hold 0 and 1 only."""
+    if not validate.is_tensor(values) or not validate.is_tensor(response_mask):
+        got = f"{type(values).__name__} and {type(response_mask).__name__}"
+        validate.reject_type(where, argument, "be a tensor, as `response_mask` must be", got)
     if values.dim() != 2 or values.shape != response_mask.shape:
         got = f"{tuple(values.shape)} against a mask of {tuple(response_mask.shape)}"
         validate.reject(where, argument, "have shape (N, T), as `response_mask` has", got)

@@ -10,7 +10,7 @@ import difflib
 import math
 import numbers
 import warnings
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -54,6 +54,7 @@ class TensorRows:
     rewards: Any  # the caller's tensor, for dtype, device and N
 
 
+SQUARABLE = 1e75  # its fourth power is a float
 SINGLETONS = ("raw", "zero", "error")
 SHRINKAGE_VARIANTS = ("paper", "released")
 BVBLEND_LOCALS = ("mean", "loo")
@@ -93,7 +94,7 @@ def _message(where: str, argument: str, requirement: str, got: str, remedy: str)
 
 
 def check_choice(where: str, argument: str, value: object, allowed: Collection[str]) -> None:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         near = closest(str(value), allowed)
         reject(where, argument, f"be one of {', '.join(map(repr, allowed))}", repr(value), near)
 
@@ -171,6 +172,8 @@ def read_tensor_rows(
         reject(where, "rewards", "have shape (N,), one number per rollout", got, remedy)
     if rewards.is_complex():
         reject_type(where, "rewards", "be real", f"dtype {rewards.dtype}")
+    if str(rewards.layout) != "torch.strided":
+        reject_type(where, "rewards", "be dense", f"layout {rewards.layout}", "Call .to_dense() first.")
     total = rewards.shape[0]
     labels = group_ids if is_tensor(group_ids) else _as_list(where, "group_ids", group_ids, keep_numpy=True)
     if is_tensor(labels) and labels.dim() != 1:
@@ -209,6 +212,18 @@ def check_tensor_per_row(where: str, argument: str, values: Any, total: int) -> 
         reject(where, argument, f"have shape ({total},)", f"shape {tuple(values.shape)}")
 
 
+def check_squarable(where: str, rows: Rows) -> None:
+    """Floats whose squares (and products of squares) a float cannot hold would give wrong weights in silence."""
+    largest, row = max(
+        ((abs(value), row) for value, row in zip(rows.values, rows.kept, strict=True) if isinstance(value, float)),
+        default=(0.0, 0),
+    )
+    if largest > SQUARABLE or 0 < largest < 1 / SQUARABLE:
+        requirement = f"have a largest magnitude between {1 / SQUARABLE:g} and {SQUARABLE:g} as floats"
+        remedy = "Pass Fractions or a torch tensor, which have no such limit, or rescale."
+        reject(where, "rewards", requirement, f"{largest!r} at rollout {row}", remedy)
+
+
 def warn_all_singletons(where: str, n_groups: int, n_rows: int) -> None:
     """A batch of groups of one is legal and never what was meant: the group key is unique per rollout."""
     if n_groups == n_rows and n_rows > 1:
@@ -239,7 +254,10 @@ def plain_number(value: Any) -> Any:
     """NumPy scalars and integers as Python numbers that divide without truncation; others as they are."""
     if isinstance(value, np.generic):
         value = value.item()
-    return float(value) if isinstance(value, int) else value
+    try:
+        return float(value) if isinstance(value, int) else value
+    except OverflowError:  # reported as every number that is no finite float
+        return math.inf if value > 0 else -math.inf
 
 
 # --- parts --------------------------------------------------------------------------------------------
@@ -257,6 +275,9 @@ def _as_list(where: str, argument: str, values: Any, keep_numpy: bool = False) -
         if values.dim() != 1:
             reject(where, argument, "have shape (N,)", f"a tensor of shape {tuple(values.shape)}")
         return values.detach().cpu().tolist()
+    if isinstance(values, (set, frozenset, Mapping)):
+        got = type(values).__name__
+        reject_type(where, argument, "be a sequence with one entry per rollout", got, "Its order is not that of rows.")
     if not isinstance(values, (Sequence, Iterable)):
         reject_type(where, argument, "be a sequence with one entry per rollout", type(values).__name__)
     listed = list(values)
@@ -295,9 +316,10 @@ def _read_valid_tensor(where: str, valid: Any, values: Any) -> Any:
         return values.new_tensor(flags).bool()
     if valid.shape != values.shape:
         reject(where, "valid", f"have shape {tuple(values.shape)}", f"shape {tuple(valid.shape)}")
-    keep = valid.to(values.device).bool()
+    flags = valid.to(values.device).to(values.dtype)  # the small dtypes lack most operations
+    keep = flags.bool()
     if str(valid.dtype) != "torch.bool":
-        odd = (keep != valid).nonzero()
+        odd = (keep != flags).nonzero()
         if odd.numel():
             row = int(odd[0, 0])
             reject(where, "valid", "hold booleans or 0 and 1", f"{valid[row].item()!r} at rollout {row}")
@@ -320,6 +342,10 @@ def _factorise(where: str, labels: Sequence[Any], kept: Sequence[int]) -> tuple[
         if _differs_from_itself(label):
             row = kept[int(np.flatnonzero(codes == code)[0])]
             reject(where, "group_ids", "hold labels that equal themselves", f"{label!r} at rollout {row}")
+        if is_tensor(label):  # hashed by identity: each would be a group of its own
+            row = kept[int(np.flatnonzero(codes == code)[0])]
+            remedy = "Pass one tensor of labels, or its .tolist()."
+            reject_type(where, "group_ids", "hold plain labels", f"a tensor at rollout {row}", remedy)
     return codes, distinct
 
 
@@ -328,15 +354,27 @@ def _tensor_codes(where: str, labels: Any, kept: Any, values: Any) -> tuple[Any,
         chosen = labels.to(values.device)
         chosen = chosen if kept is None else chosen[kept]
         distinct, codes = chosen.unique(return_inverse=True)
-        return codes, distinct.shape[0], None
+        return _by_appearance(codes, distinct.shape[0]), distinct.shape[0], None
     if isinstance(labels, np.ndarray):
         chosen = labels if kept is None else labels[kept.cpu().numpy()]
-        distinct, codes = np.unique(chosen, return_inverse=True)
-        return _to_device(codes, values), len(distinct), distinct.tolist()
+        distinct, first, codes = np.unique(chosen, return_index=True, return_inverse=True)
+        order = np.argsort(first)  # codes follow the first appearance, as for all other labels
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        return _to_device(rank[codes], values), len(distinct), distinct[order].tolist()
     listed = labels.detach().cpu().tolist() if is_tensor(labels) else labels
     rows = range(len(listed)) if kept is None else kept.tolist()
     codes, names = _factorise(where, listed, rows)
     return _to_device(codes, values), len(names), names
+
+
+def _by_appearance(codes: Any, n_groups: int) -> Any:
+    """Sorted codes renumbered by first appearance, as for all other labels."""
+    rows = codes.new_ones(codes.shape).cumsum(0) - 1
+    first = codes.new_zeros(n_groups).scatter_reduce(0, codes, rows, "amin", include_self=False)
+    rank = codes.new_zeros(n_groups)
+    rank[first.argsort()] = rows[:n_groups]
+    return rank[codes]
 
 
 def _to_device(codes: np.ndarray, like: Any) -> Any:
@@ -355,11 +393,15 @@ def _item(value: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
+    if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
+        return False
     # sympy numbers and symbols register with numbers only in part; they all know `is_finite`.
     return isinstance(value, numbers.Number) or hasattr(value, "is_finite")
 
 
 def _is_finite(value: Any) -> bool:
+    if isinstance(value, numbers.Rational):  # of any size
+        return True
     if isinstance(value, numbers.Real):
         return math.isfinite(value)
     known = value.is_finite  # sympy: True, False or None (a symbol); Decimal: a method

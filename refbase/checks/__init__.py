@@ -6,6 +6,13 @@
 []
 """
 
+from importlib.util import find_spec
+
+if find_spec("hypothesis") is None:
+    raise ModuleNotFoundError(
+        "refbase.checks needs Hypothesis, which is not installed: pip install 'refbase[checks]'", name="hypothesis"
+    )
+
 from refbase.checks.adapters import as_subject
 from refbase.checks.catalogue import catalogue_subject, catalogue_subjects
 from refbase.checks.law import Law, LawResult

@@ -30,12 +30,16 @@ class Pasts:
         """(G,) H from the batch's origin, in its unit."""
         return self._tensor(lambda past: past.mean) / self.batch.unit - self.batch.origin
 
-    def variance(self, read: Callable[[KeyHistory], Any]) -> Tensor:
-        """(G,) a squared-reward quantity in the batch's unit."""
-        return self._tensor(read) / self.batch.unit / self.batch.unit
+    def deviation(self, read: Callable[[KeyHistory], Any]) -> Tensor:
+        """(G,) root of a variance, in the caller's unit.
+
+        Histories and the batch may differ in scale by more than a square can hold, so variances of the two are
+        only ever compared by their roots.
+        """
+        return self._tensor(read).sqrt()
 
     def number(self, read: Callable[[KeyHistory], Any]) -> Tensor:
-        """(G,) a quantity without unit."""
+        """(G,) a quantity as it is."""
         return self._tensor(read)
 
     def _tensor(self, read: Callable[[KeyHistory], Any]) -> Tensor:

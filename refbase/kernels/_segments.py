@@ -76,7 +76,8 @@ def power_of_two(values: Tensor) -> float:
     if values.numel() == 0:
         return 1.0
     _, exponent = torch.frexp(values.abs().max())
-    return 2.0 ** max(-1000, min(1000, int(exponent)))
+    # From below by 2**-900: a history's mean must survive the division, and from there no square vanishes either.
+    return 2.0 ** max(-900, min(1000, int(exponent)))
 
 
 def blend(

@@ -37,12 +37,12 @@ def bvblend(
     pasts = read_pasts(batch, state, history_keys)
     codes = batch.codes
     known = pasts.known[codes]
-    historical = pasts.variance(lambda past: past.within_variance)[codes]
-    centre, variance = _local_moments(batch, local, known, historical)
+    historical = pasts.deviation(lambda past: past.within_variance)[codes]
+    centre, deviation = _local_moments(batch, local, known, historical)
 
-    window = pasts.variance(lambda past: past.window_variance)[codes]
-    doubt = window + variance
-    share = torch.where(doubt > 0, window / torch.where(doubt > 0, doubt, 1.0), 1.0)
+    # sigma_u^2/(sigma_u^2 + sigma_G^2) by the ratio of the roots; 0/0 is 1.
+    window = pasts.deviation(lambda past: past.window_variance)[codes]
+    share = torch.where((window > 0) | (deviation > 0), 1 / (1 + (deviation / window) ** 2), 1.0)
     if weight is not None:
         share = torch.full_like(share, float(weight))
     share = torch.where(centre.isnan(), 1.0, share)
@@ -50,28 +50,30 @@ def bvblend(
 
     divisor = None
     if scale != "none":
-        spread = pasts.variance(lambda past: past.spread_variance)[codes]
-        mixed = variance if scale == "group" else (1 - share) * variance + share * spread
-        floored = torch.where(known, mixed, variance).sqrt().mul(batch.unit).clamp(min=float(min_scale))
+        spread = pasts.deviation(lambda past: past.spread_variance)[codes]
+        mixed = deviation
+        if scale == "blend":
+            mixed = torch.hypot((1 - share).sqrt() * deviation, share.sqrt() * spread)
+        floored = torch.where(known, mixed, deviation).clamp(min=float(min_scale))
         divisor = torch.where(floored.isnan(), 1.0, floored)  # a cold group that has no variance to show
     return blend(batch, local=centre, target=pasts.mean, weight=share, scale=divisor)
 
 
 def _local_moments(batch: Batch, local: str, known: Tensor, historical: Tensor) -> tuple[Tensor, Tensor]:
-    """(N,) local mean from the anchor and local variance that each rollout sees, NaN where there is none."""
+    """(N,) local mean from the anchor and local deviation that each rollout sees, NaN where there is none."""
     codes = batch.codes
     size = batch.size[codes]
     if local == "mean":
         offset = batch.mean_offset[codes]
-        variance = (batch.squares / (batch.size - 1).clamp(min=1))[codes]
+        deviation = (batch.squares / (batch.size - 1).clamp(min=1)).sqrt()[codes] * batch.unit
         cold = (size == 1) & ~known  # keeps its raw return
-        return torch.where(cold, torch.nan, offset), torch.where(cold, torch.nan, variance)
+        return torch.where(cold, torch.nan, offset), torch.where(cold, torch.nan, deviation)
     # Squares of the others: all squares less what the own deviation contributed.
     own = batch.centred - batch.mean_offset[codes]
     squares = (batch.squares[codes] - size / (size - 1).clamp(min=1) * own * own).clamp(min=0)
     squares = torch.where(_rest_agrees(batch), 0.0, squares)
-    variance = torch.where(size > 2, squares / (size - 2).clamp(min=1), historical)
-    return batch.local_loo, variance
+    deviation = (squares / (size - 2).clamp(min=1)).sqrt() * batch.unit
+    return batch.local_loo, torch.where(size > 2, deviation, historical)
 
 
 def _rest_agrees(batch: Batch) -> Tensor:

@@ -37,14 +37,14 @@ def bvblend_eb(
     share = torch.where(pasts.known, share, 0.0)[batch.codes]
     divisor = None
     if scale == "history":
-        floored = pasts.variance(lambda past: past.spread_variance).sqrt().mul(batch.unit).clamp(min=float(min_scale))
+        floored = pasts.deviation(lambda past: past.spread_variance).clamp(min=float(min_scale))
         divisor = torch.where(pasts.known, floored, 1.0)[batch.codes]
     return blend(batch, local=batch.local_loo, target=pasts.mean, weight=share, scale=divisor)
 
 
 def bayes_weight(batch: Batch, pasts: Pasts, min_groups: float) -> Tensor:
     """(G,) beta = v / (v + tau^2 + Var(H)) with v = sigma^2 / (m - 1), all from history."""
-    v = pasts.variance(lambda past: past.within_variance) / (batch.size - 1).clamp(min=1)
-    doubt = pasts.variance(lambda past: past.between_variance + past.mean_variance)
+    v = pasts.number(lambda past: past.within_variance) / (batch.size - 1).clamp(min=1)
+    doubt = pasts.number(lambda past: past.between_variance + past.mean_variance)
     warm = pasts.number(lambda past: past.effective_groups) >= float(min_groups)
     return torch.where(warm & (v > 0), v / (v + doubt), 0.0)

@@ -58,7 +58,7 @@ def gvpo_loss(
     validate.check_choice("gvpo_loss", "reduction", reduction, validate.REDUCTIONS)
     rows, residual, size = _residuals("gvpo_loss", rewards, group_ids, log_probs, ref_log_probs, beta, valid, nonfinite)
     losses = _group_sum(residual * residual, rows) / (2 * (size - 1).clamp(min=1))
-    losses = losses.to(log_probs.dtype)
+    losses = losses.to(log_probs.dtype if log_probs.dtype.is_floating_point else torch.get_default_dtype())
     if reduction == "none":
         return losses
     informed = (size > 1).sum().clamp(min=1)

@@ -88,6 +88,7 @@ def others(groups: Sequence[Group], i: int) -> list[Group]:
 def read_groups(where: str, rewards: Any, group_ids: Any, valid: Any, nonfinite: str) -> tuple[list[Group], int]:
     """The valid groups of a batch, in order of first appearance, and the number of rows N."""
     rows = validate.read_rows(where, rewards, group_ids, valid, nonfinite)
+    validate.check_squarable(where, rows)
     validate.warn_all_singletons(where, len(rows.labels), len(rows.values))
     members: list[list[int]] = [[] for _ in rows.labels]
     for position, code in enumerate(rows.codes):

@@ -219,3 +219,60 @@ def test_data_of_the_wrong_type_is_refused_by_name(case):
     edit, message = WRONG_TYPES[case]
     with pytest.raises(refbase.InputTypeError, match=message):
         HistoryState.from_dict(edited(edit))
+
+
+# --- what a float cannot hold ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rewards", [[1e200, -1e200, 1e200], [1e308, -1e308, 1e308]])
+def test_rewards_that_cannot_be_squared_are_refused(rewards):
+    with pytest.raises(refbase.InputError, match="statistics"):
+        update_history(HistoryState.empty(), rewards, ["a", "a", "b"])
+
+
+@pytest.mark.parametrize("name", ["bvblend", "bvblend_eb"])
+@pytest.mark.parametrize("scale", [1e-155, 1e-300, 1e150, 1e300])
+def test_kernels_with_a_history_of_another_scale(name, scale):
+    state = update_history(HistoryState.empty(), [1.0, 0.0, 1.0, 1.0], ["a", "a", "b", "b"])
+    exact_state = update_history(HistoryState.empty(decay=F(0)), [F(1), F(0), F(1), F(1)], ["a", "a", "b", "b"])
+    options = {"min_groups": 1} if name == "bvblend_eb" else {"local": "loo", "scale": "none"}
+    rewards = [scale, 0.0, scale, scale, 0.0]
+    got = getattr(refbase, name)(torch.tensor(rewards, dtype=torch.float64), list("aaabb"), state, **options)
+    exact = getattr(refbase, name)([F(r) for r in rewards], list("aaabb"), exact_state, **options)
+    for field in ("advantages", "baseline", "weight"):
+        wanted = torch.tensor([float(x) for x in getattr(exact, field)], dtype=torch.float64)
+        torch.testing.assert_close(getattr(got, field), wanted, rtol=1e-9, atol=0)
+
+
+def test_numpy_integers_do_not_enter_the_state():
+    numpy = pytest.importorskip("numpy")
+    state = HistoryState.empty(window=numpy.int64(3), max_keys=numpy.int64(9))
+    state = update_history(state, [1.0], ["a"], step=numpy.int64(6))
+    assert HistoryState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": True},
+        {"version": 1.0},
+        {"decay": 10**400},
+        {"updates": 0, "keys": []},
+        {"groups": 10**400},
+        {"groups": 5e-324},
+        {"groups_squared": 1e6},
+        {"within_dof": 5e-324},
+        {"inverse_sizes": 1e308},
+        {"window": [[10**400, 0.5, 0.0]]},
+        {"window": [[1, 1e308, 0.0], [1, -1e308, 0.0]]},
+        {"window": [[1, 0.5, 0.0]] * 3},
+    ],
+    ids=str,
+)
+def test_edited_numbers_are_refused(change):
+    data = filled().to_dict()
+    for name, value in change.items():
+        target = data if name in data else data["keys"][-1]
+        target[name] = value
+    with pytest.raises((refbase.InputError, refbase.InputTypeError)):
+        HistoryState.from_dict(data)

@@ -255,3 +255,63 @@ def test_catalogue_rows_name_known_traits_and_sources():
         assert entry.traits <= set(TRAITS)
         assert entry.citation
         assert entry.docs == f"docs/estimators/{entry.name}.md"
+
+
+# --- numbers and containers at the edge --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rewards", [[1j, 0, 1], np.array([1j, 0, 1]), [10**400, 0, 1], {1: 2, 3: 4, 5: 6}, {1, 2, 3}])
+def test_rewards_that_are_no_numbers_in_order(rewards):
+    with pytest.raises((InputError, InputTypeError), match="rewards"):
+        refbase.rloo(rewards, ["a", "a", "b"])
+
+
+def test_fractions_of_any_size():
+    huge = F(10**400)
+    assert refbase.rloo([huge, F(0)], ["a", "a"]).advantages == [huge, -huge]
+
+
+@pytest.mark.parametrize("factor", [2e154, 1e-160, 1e308])
+@pytest.mark.parametrize("name", ["rloo", "grpo", "shrinkage", "shrinkage_js"])
+def test_floats_that_cannot_be_squared_go_to_the_kernel(name, factor):
+    rewards = [factor * x for x in (1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0)]
+    with pytest.raises(InputError, match="largest magnitude"):
+        getattr(refbase, name)(rewards, list("aabbccdd"))
+    assert (
+        getattr(refbase, name)(torch.tensor(rewards, dtype=torch.float64), list("aabbccdd")).advantages.isfinite().all()
+    )
+
+
+def test_group_ids_whose_order_or_identity_is_no_label():
+    with pytest.raises(InputTypeError, match="sequence"):
+        refbase.rloo([1.0, 0.0], {"a", "b"})
+    with pytest.raises(InputTypeError, match="tensor at rollout 0"):
+        refbase.rloo([1.0, 0.0, 1.0], list(torch.tensor([0, 0, 1])))
+
+
+@pytest.mark.parametrize(
+    "ids", [[7, 7, 2, 2], torch.tensor([7, 7, 2, 2]), np.array([7, 7, 2, 2])], ids=lambda v: type(v).__name__
+)
+def test_group_losses_follow_the_first_appearance_of_labels(ids):
+    R, L, Q = torch.tensor([1.0, 0.0, 3.0, 1.0]), torch.tensor([-1.0, -2.0, -3.0, -4.0]), torch.full((4,), -2.0)
+    assert refbase.gvpo_loss(R, ids, L, Q, 0.5, reduction="none").tolist() == [0.0625, 0.5625]
+
+
+def test_gvpo_loss_of_integer_log_probs():
+    R, L, Q = torch.tensor([1.0, 0.0]), torch.tensor([-1, -2]), torch.tensor([-2, -2])
+    assert float(refbase.gvpo_loss(R, ["a", "a"], L, Q, 0.5)) == 0.0625
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.uint16, torch.uint32, torch.int64, torch.float32, torch.float8_e4m3fn]
+)
+def test_flags_of_any_dtype(dtype):
+    flags = torch.tensor([1, 1, 0], dtype=torch.float32).to(dtype)
+    assert refbase.rloo(torch.tensor([1.0, 0.0, 5.0]), ["a"] * 3, flags).advantages.tolist() == [1.0, -1.0, 0.0]
+
+
+def test_options_that_are_no_strings_and_sparse_rewards():
+    with pytest.raises(InputError, match="nonfinite"):
+        refbase.rloo([1.0, 0.0], ["a", "a"], nonfinite=np.array(["raise", "exclude"]))
+    with pytest.raises(InputTypeError, match="dense"):
+        refbase.rloo(torch.tensor([1.0, 0.0]).to_sparse(), ["a", "a"])

@@ -77,3 +77,10 @@ def test_masks_are_checked(values, mask, message):
         tokens.sequence_returns(values, mask)
     with pytest.raises(refbase.InputError, match=message):
         tokens.sequence_log_probs(values, mask)
+
+
+def test_one_value_for_each_row():
+    with pytest.raises(refbase.InputError, match=r"\(N,\)"):
+        tokens.broadcast(torch.tensor([1.0]), torch.ones(3, 2))
+    with pytest.raises(refbase.InputTypeError, match="tensor"):
+        tokens.sequence_returns([[1.0]], [[1]])
