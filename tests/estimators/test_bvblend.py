@@ -192,3 +192,12 @@ def test_the_exact_state_of_a_float_state_has_the_same_numbers():
     exact = exact_state(state)
     assert exact.keys[None].mean == F(state.keys[None].mean)
     assert exact.decay == F(0.95)
+
+
+def test_an_outlier_does_not_make_the_variance_of_the_others_negative():
+    """Without the outlier's own share, what remains of the sum of squares may round below 0."""
+    state = refbase.update_history(refbase.HistoryState.empty(), [0.0, 1.0], ["a", "b"])
+    rewards = torch.tensor([0.0, 0.5, 0.25, 1e9], dtype=torch.float64)
+    estimate = refbase.bvblend(rewards, ["p"] * 4, state, local="loo")
+    assert ((estimate.weight >= 0) & (estimate.weight <= 1)).all()
+    assert estimate.scale.isfinite().all()
