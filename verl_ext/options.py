@@ -49,6 +49,10 @@ __all__ = [
 TAKEN_BY_VERL = frozenset({"rloo", "grpo", "opo"})
 
 
+#: verl 0.9.1's own keys under ``algorithm`` that resemble ours.
+VERL_KEYS = frozenset({"gdpo_reward_keys", "gdpo_reward_weights"})
+
+
 def verl_name(name: str) -> str:
     """What ``algorithm.adv_estimator`` must be for the estimator ``refbase.<name>``."""
     return f"refbase_{name}" if name in TAKEN_BY_VERL else name
@@ -284,6 +288,8 @@ def parse(name: str, algorithm: Any) -> Options:
         An unknown key (the valid ones are listed), a value of the wrong type or out of range, an option that
         ``name`` does not have, or a block whose name is close to, but not, one of ours.
     """
+    if name not in _BLOCK_OF:
+        raise validate.unknown_name("algorithm.adv_estimator", "estimator", name, _BLOCK_OF)
     cls = _BLOCK_OF[name]
     section = _container(algorithm)
     _check_block_names(section)
@@ -330,6 +336,9 @@ def _container(config: Any) -> dict[str, Any]:
         return OmegaConf.to_container(config, resolve=True)
     if isinstance(config, Mapping):
         return {key: _container(v) if _is_omegaconf(v) else v for key, v in config.items()}
+    if not hasattr(config, "__dict__"):
+        got = f"{config!r} of type {type(config).__name__}"
+        validate.reject_type("options", "algorithm", "be verl's section of that name", got)
     return dict(vars(config))
 
 
@@ -340,10 +349,16 @@ def _is_omegaconf(value: Any) -> bool:
 def _check_block_names(section: Mapping[str, Any]) -> None:
     """``+algorithm.shrinkge.weight=...`` would be accepted by Hydra and never be read."""
     for key in section:
-        if key in BLOCKS or not isinstance(section[key], Mapping):
+        name = str(key).lower()
+        if key in BLOCKS or key in VERL_KEYS:
             continue
-        near = difflib.get_close_matches(str(key), BLOCKS, n=1, cutoff=0.8)
-        if near:
+        estimator = name.removeprefix("refbase_")
+        if estimator in CATALOG:
+            block = _BLOCK_OF[estimator].block
+            remedy = f"The options of {verl_name(estimator)} are algorithm.{block}.<option>."
+            validate.reject("algorithm", str(key), "be an option block", "the name of an estimator", remedy)
+        near = difflib.get_close_matches(name, BLOCKS, n=1, cutoff=0.7)
+        if near or any(name.startswith(f"{block}_") for block in BLOCKS):
             raise validate.unknown_name("algorithm", "block", key, BLOCKS)
 
 

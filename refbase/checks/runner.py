@@ -109,7 +109,7 @@ def _rejecting(call: Callable[..., Any]) -> Callable[..., Any]:
     def quiet(*arguments: Any, **options: Any) -> Any:
         try:
             return call(*arguments, **options)
-        except Exception:
+        except (Exception, SystemExit):
             reject()
 
     return quiet

@@ -223,7 +223,7 @@ class Probe:
             return self.quietly(self.subject.call, rewards, group_ids, valid, **options)
         except UnsatisfiedAssumption:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an estimator that exits must not end the run in silence
             raise SubjectError(f"raised {type(error).__name__}: {error}") from error
 
     @staticmethod
@@ -264,11 +264,16 @@ class Probe:
 
     def bound(self, batch: Batch, *answers: Answer) -> Any:
         """The rounding allowance of `tolerance.algebraic` for these answers to this batch."""
-        return tolerance.algebraic(self.scope(batch), max(answer.eps for answer in answers))
+        return tolerance.algebraic(self.scope(batch), max(answer.eps for answer in answers), self._unit)
 
     def span(self, rewards: Sequence[Any], eps: float) -> float:
         """The same allowance for a result that depends on all of these rewards."""
-        return tolerance.algebraic([*rewards, *self.subject.context], eps)
+        return tolerance.algebraic([*rewards, *self.subject.context], eps, self._unit)
+
+    @property
+    def _unit(self) -> float:
+        """What scales with the rewards is in their unit."""
+        return 0.0 if "scale" in self.subject.claims else 1.0
 
     def scope(self, batch: Batch) -> list[Any]:
         """The numbers that a result depends on: the rewards of valid rows, and the subject's context."""

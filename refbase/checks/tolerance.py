@@ -1,7 +1,7 @@
 """How far a result may be off, computed from the input.
 
-Nothing here is a guessed constant: each bound follows from the eps of the number type that came out, the
-number of rows, and the magnitudes and gaps of the rewards. Exact numbers get 0.
+Each bound follows from the eps of the number type that came out, the number of rows, and the magnitudes and gaps of
+the rewards. Exact numbers get 0.
 
 Algebraic laws (shift, scale, permutation, ...) compare two results of the same code. They forgive what a
 plain implementation in the output's own precision loses, so that they speak about formulas:
@@ -12,9 +12,10 @@ plain implementation in the output's own precision loses, so that they speak abo
   rewards. A weight built from variances inherits this and multiplies a difference of means, at most
   ``D = max - min``; a division by a standard deviation multiplies ``N*eps*R`` by at most ``sqrt(2*N)/gap``.
 
-Hence ``algebraic = 4 * N * eps * R * (1 + (D + 1) * sqrt(2*N) / gap)``; the 1 beside D covers advantages in
-units of a standard deviation. What a float32 mean loses at an offset of a million is thereby forgiven here;
-the accuracy laws (`accurate`, which are about arithmetic) do not forgive it.
+Hence ``algebraic = 4 * N * eps * R * (1 + (D + unit) * sqrt(2*N) / gap)``, where ``unit`` is 1 for results in units of
+a standard deviation and 0 for results in the rewards' own, so that there the bound scales with the rewards. The 4
+is two results that are compared, each with a mean of means. What a float32 mean loses at an offset of a million is
+thereby forgiven here; the accuracy laws (`accurate`, which are about arithmetic) do not forgive it.
 
 ``accurate`` compares with the exact value of the formula on the rewards as given: statistics in float64, one
 rounding to the output type. It is the bound above with float64's eps, plus half an ulp of the result.
@@ -31,12 +32,18 @@ from typing import Any
 EPS64 = 2.0**-52
 
 
-def algebraic(rewards: Iterable[Any], eps: float) -> float:
-    """Rounding allowance for an advantage or baseline computed from these rewards in precision `eps`."""
+def algebraic(rewards: Iterable[Any], eps: float, unit: float = 1.0) -> float:
+    """Rounding allowance for an advantage or baseline computed from these rewards in precision `eps`.
+
+    Parameters
+    ----------
+    unit
+        0 for results that are known to be in the rewards' unit.
+    """
     if eps == 0:
         return 0.0
     size, width, gap, count = extent(rewards)
-    amplified = (width + 1) * math.sqrt(2 * count) / gap if gap else 0.0
+    amplified = (width + unit) * math.sqrt(2 * count) / gap if gap else 0.0
     return 4 * count * eps * size * (1 + amplified)
 
 

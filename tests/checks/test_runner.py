@@ -204,3 +204,18 @@ def test_non_finite_advantages_fail_the_laws_by_enumeration(law):
 
     subject = Subject("standardised", standardised, frozenset({law}), code="")
     assert run_law(subject, LAWS[law]).status == "fails"
+
+
+def test_tolerance_scales_with_the_rewards():
+    rewards, eps = [Fraction(0), Fraction(1)] * 4, 2.0**-23
+    small = [r / 10**9 for r in rewards]
+    assert tolerance.algebraic(small, eps, 0) == pytest.approx(tolerance.algebraic(rewards, eps, 0) / 1e9)
+    assert tolerance.algebraic(rewards, eps, 0) < 1e-4
+
+
+def test_an_estimator_that_exits_has_failed():
+    def leave(rewards, group_ids, valid=None):
+        raise SystemExit(0)
+
+    results = run_laws(replace(SUBJECT, call=leave), max_examples=5)
+    assert {result.status for result in results} <= {"error", "fails", "not_applicable"}

@@ -170,3 +170,30 @@ def test_options_reach_the_kernel(name):
         else:
             changed = last_advantages(**base, **{option: value})
         assert not changed.equal(plain), option
+
+
+@pytest.mark.parametrize(
+    ("estimator", "section"),
+    [
+        ("gvpo", {"gvop": {"beta": 0.1}}),
+        ("gvpo", {"GVPO": {"beta": 0.1}}),
+        ("gvpo", {"group_mean": {"nonfinite": "exclude"}}),
+        ("bvblend", {"BVBlend": {"window": 3}}),
+        ("bvblend_eb", {"bvblend_eb": {"window": 3}}),
+        ("rloo", {"rloo": {"singletons": "zero"}}),
+        ("rloo", {"refbase_rloo": {"singletons": "zero"}}),
+        ("shrinkage", {"shrinkage_weight": 0.3}),
+        ("shrinkage", {"shrinkge": 0.3}),
+    ],
+    ids=str,
+)
+def test_a_misnamed_block_is_not_ignored(estimator, section):
+    with pytest.raises(InputError, match=r"algorithm.*(block)"):
+        parse(estimator, section)
+
+
+def test_what_is_no_section_and_no_estimator():
+    with pytest.raises(InputTypeError, match="section"):
+        parse("gvpo", 5)
+    with pytest.raises(InputError, match="Valid"):
+        parse("nope", {})
