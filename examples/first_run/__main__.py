@@ -67,11 +67,13 @@ def main(argv: list[str] | None = None) -> int:
     from rich.console import Console
 
     from . import report
+    from .model import Size
     from .prepare import Recipe, load, prepare
 
     console = Console(highlight=False, soft_wrap=True)
     out = options.out.resolve()
-    recipe = Recipe(seed=options.seed)
+    # vLLM's attention on CPUs has no heads of 16 dimensions, the default size's.
+    recipe = Recipe(seed=options.seed, size=Size(heads=2) if options.rollout == "vllm" else Size())
     began = time.monotonic()
     prepared = load(recipe, out / "models")
     if prepared is None:
