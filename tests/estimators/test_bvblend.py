@@ -201,3 +201,13 @@ def test_an_outlier_does_not_make_the_variance_of_the_others_negative():
     estimate = refbase.bvblend(rewards, ["p"] * 4, state, local="loo")
     assert ((estimate.weight >= 0) & (estimate.weight <= 1)).all()
     assert estimate.scale.isfinite().all()
+
+
+def test_a_large_offset_costs_the_spec_no_digits_either():
+    rewards = [0.0, 1.0, 2.0, 1.0]
+    weights = []
+    for offset in (0.0, 1e8):
+        state = refbase.update_history(refbase.HistoryState.empty(), [offset, offset + 1], ["a", "b"])
+        estimate = refbase.bvblend([r + offset for r in rewards], ["p"] * 4, state, local="loo")
+        weights.append(estimate.weight)
+    assert weights[1] == pytest.approx(weights[0], rel=1e-6)
