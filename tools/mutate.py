@@ -315,10 +315,12 @@ def warm_up() -> None:
 # --- the report ---------------------------------------------------------------------------------------
 
 
-def report(results: list[tuple[Mutant, str]], reasons: dict[str, str]) -> str:
+def report(results: list[tuple[Mutant, str]], reasons: dict[str, str], total: int) -> str:
     dead = [m for m, verdict in results if verdict]
     alive = [m for m, verdict in results if not verdict]
     share = 100 * len(dead) / max(len(results), 1)
+    known = sum(m.key in reasons for m in alive)
+    sample = f", a sample of the {total}" if len(results) < total else ""
     lines = [
         "# Mutation check",
         "",
@@ -326,7 +328,8 @@ def report(results: list[tuple[Mutant, str]], reasons: dict[str, str]) -> str:
         "condition or call at a time in `refbase/spec` and `refbase/kernels`, runs the tests that concern the file,",
         "and writes this page.",
         "",
-        f"{len(results)} mutants, {len(dead)} die ({share:.1f} %).",
+        f"{len(results)} mutants{sample}: {len(dead)} die ({share:.1f} %), {known} cannot be told from the original,",
+        f"{len(alive) - known} survive for want of a test.",
         "",
         "| file | mutants | die |",
         "|---|---|---|",
@@ -349,7 +352,8 @@ def main() -> int:
     parser.add_argument("--match", default="", help="only mutants whose key contains this")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="a sample: each Nth mutant only")
     args = parser.parse_args()
-    paths = args.paths or [str(p.relative_to(ROOT)) for folder in FOLDERS for p in sorted((ROOT / folder).glob("*.py"))]
+    all_paths = [str(p.relative_to(ROOT)) for folder in FOLDERS for p in sorted((ROOT / folder).glob("*.py"))]
+    paths = args.paths or all_paths
     mutants = [m for path in paths for m in mutants_of(path) if args.match in m.key][:: args.every]
     if args.list:
         print("\n".join(f"{m.path}:{m.line} {m.before} -> {m.after}" for m in mutants), f"\n{len(mutants)} mutants")
@@ -366,7 +370,8 @@ def main() -> int:
     alive = [m for m, verdict in results if not verdict]
     print(f"{len(results) - len(alive)} of {len(results)} die")
     if args.write:
-        REPORT.write_text(report(results, reasons))
+        total = sum(1 for path in all_paths for _ in mutants_of(path))
+        REPORT.write_text(report(results, reasons, total))
     return 1 if any(m.key not in reasons for m in alive) else 0
 
 

@@ -82,6 +82,7 @@ def test_it_waits_for_enough_groups():
     assert call([1, 0], "aa", state).weight == [0, 0]
     assert call([1, 0], "aa", state, min_groups=15).weight[0] > F(1, 2)
     assert call([1, 0], "aa", history([[1, 0]] * 16)).weight[0] > F(1, 2)
+    assert call([1, 0], "aa", history([[1, 0]]), min_groups=0).weight[0] > 0
     lone = call([1], "a", state)
     assert lone.weight == [1]
     assert lone.advantages == [F(1, 2)]
