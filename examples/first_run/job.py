@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ ROLLOUTS = ("hf", "vllm")
 
 @dataclass(frozen=True)
 class Job:
-    """Settings of one run; `extra` are Hydra overrides that win over everything else."""
+    """Settings of one run; `extra` are Hydra overrides that win over everything else, `env` more environment."""
 
     folder: Path
     model: Path
@@ -57,6 +57,7 @@ class Job:
     lr: float = 3e-4
     test_every: int = 15
     extra: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def metrics(self) -> Path:
@@ -111,7 +112,7 @@ class Job:
     @property
     def environment(self) -> dict[str, str]:
         # verl's file logger takes its path from nowhere else.
-        return {"VERL_FILE_LOGGER_PATH": str(self.metrics)}
+        return {**self.env, "VERL_FILE_LOGGER_PATH": str(self.metrics)}
 
     def script(self) -> str:
         """The command as a shell script, one override a line, to copy and change."""

@@ -35,8 +35,9 @@ class WarmStart:
 
     From random weights, reinforcement learning would have to find arithmetic by luck. So the model first learns from
     right answers, until it gives the right one to a training problem with probability `learn_to`, on average. A few
-    steps on answers of which half belong to other problems then unsettle it, down to `start_at`: it knows more than it
-    says, and that is what there is to reinforce. A `start_at` near 0 gives a task with hardly any reward at first.
+    steps on answers of which the share `wrong` belongs to other problems then unsettle it, down to `start_at`: it
+    knows more than it says, and that is what there is to reinforce. With `start_at` near 0, which needs `wrong` near
+    1, there is hardly any reward at first.
     """
 
     learn_to: float = 0.6
@@ -45,6 +46,7 @@ class WarmStart:
     batch: int = 128
     lr: float = 4e-3
     lr_unsettle: float = 1e-3
+    wrong: float = 0.5
     check_every: int = 25
     n_check: int = 400
 
@@ -124,8 +126,8 @@ def _batch(rows: Sequence[tuple[list[int], list[int]]], pad: int) -> tuple[torch
 Row = tuple[list[int], list[int]]
 
 
-def success(model: Any, rows: Sequence[Row], pad: int) -> tuple[float, float]:
-    """Share of (prompt, answer) rows that greedy decoding solves, and mean probability that sampling solves one.
+def solved(model: Any, rows: Sequence[Row], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each (prompt, answer) row, whether greedy decoding solves it and the probability that sampling does.
 
     Both without generating anything: greedy decoding gives an answer exactly if each of its tokens is the most likely
     one after those before it, and the probability of an answer is the product over its tokens.
@@ -138,7 +140,12 @@ def success(model: Any, rows: Sequence[Row], pad: int) -> tuple[float, float]:
     wanted, prompt = labels[:, 1:], labels[:, 1:] == -100
     greedy = ((logits.argmax(-1) == wanted) | prompt).all(-1)
     log_probs = logits.log_softmax(-1).gather(-1, wanted.clamp(min=0)[..., None]).squeeze(-1)
-    sampled = log_probs.masked_fill(prompt, 0).sum(-1).exp()
+    return greedy, log_probs.masked_fill(prompt, 0).sum(-1).exp()
+
+
+def success(model: Any, rows: Sequence[Row], pad: int) -> tuple[float, float]:
+    """Share of rows that greedy decoding solves, and mean probability that sampling solves one; see `solved`."""
+    greedy, sampled = solved(model, rows, pad)
     return greedy.double().mean().item(), sampled.double().mean().item()
 
 
@@ -172,7 +179,7 @@ def warm_start(
             optimizer.param_groups[0]["lr"] = options.lr * min(1.0, step / 50)
         chosen = rng.choices(rows, k=options.batch)
         if not learning:
-            chosen = [(p, a if rng.random() < 0.5 else rng.choice(rows)[1]) for p, a in chosen]
+            chosen = [(p, a if rng.random() < 1 - options.wrong else rng.choice(rows)[1]) for p, a in chosen]
         tokens, labels = _batch(chosen, pad)
         optimizer.zero_grad()
         model(input_ids=tokens, labels=labels).loss.backward()

@@ -20,3 +20,9 @@ def compute_score(
 
     score = float(get_score_answer_fn(data_source)(solution_str.strip(), json.loads(extra_info["entry"])))
     return {"score": score, "acc": float(score == 1.0)}
+
+
+def exact_score(*arguments: Any, **keywords: Any) -> dict[str, float]:
+    """`compute_score` without the partial reward: 1 for the right answer, 0 for any other."""
+    acc = compute_score(*arguments, **keywords)["acc"]
+    return {"score": acc, "acc": acc}
