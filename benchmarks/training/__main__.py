@@ -2,8 +2,9 @@
 
     python -m benchmarks.training [--quick] [--jobs 3] [--minutes 120]
 
-About 100 jobs of one to two minutes. A job that is done stays done: the same command goes on where it was stopped.
-Writes benchmarks/results/training.json and docs/figures/training-*.png, and prints the tables.
+About 100 jobs of one to two minutes, then as many runs without verl as `--seeds` says, the noise of gradients and the
+time of the advantage step. What is done stays done: the same command goes on where it was stopped. After `--minutes`
+no further job is started. Writes benchmarks/results/training.json and docs/figures/training.png, prints the section.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.common import ROOT, arguments, environment, write_json
-from benchmarks.training import gradient, job, plan
+from benchmarks.training import gradient, job, plan, replica
 from benchmarks.training.plan import Cell, Size
+from benchmarks.training.replica import Replica
 from benchmarks.training.report import draw_figures, section
 from examples.first_run.job import JobFailed
 
@@ -75,32 +78,56 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
 
 
+def replicate(
+    size: Size, seeds: int, folders: Mapping[tuple[str, int], Path], kept: Path, processes: int
+) -> list[dict[str, Any]]:
+    """The runs without verl, each one a line of the file `kept` once it is done."""
+    done: dict[Replica, dict[str, Any]] = {}
+    for line in kept.read_text().splitlines() if kept.exists() else ():
+        record = json.loads(line)
+        done[Replica(**{field.name: record.pop(field.name) for field in fields(Replica)})] = record
+    wanted = list(replica.plan(size, seeds))
+    todo = [one for one in wanted if one not in done]
+    say(f"runs without verl: {len(todo)} of {len(wanted)} to do")
+    began = time.monotonic()
+    with kept.open("a") as file:
+        for count, (one, record) in enumerate(replica.run_all(todo, folders, size, processes), 1):
+            done[one] = record
+            file.write(json.dumps({**asdict(one), **record}) + "\n")
+            file.flush()
+            if count % 24 == 0:
+                left = (time.monotonic() - began) / count * (len(todo) - count) / 60
+                say(f"{count}/{len(todo)}  (about {left:.0f} min left)")
+    return [{**asdict(one), **done[one]} for one in wanted]
+
+
 def main() -> int:
     parser = arguments(__doc__, "training")
     parser.add_argument("--jobs", type=int, default=3, help="jobs side by side")
+    parser.add_argument("--seeds", type=int, default=4, help="runs without verl from each model")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no further job after this time")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "training", help="models, logs and records")
     options = parser.parse_args()
     torch.set_num_threads(1)
     size = plan.QUICK if options.quick else plan.FULL
     folder = options.folder.resolve() / ("quick" if options.quick else "full")
+    say("models")
+    folders = job.prepare_all(size, folder, options.quick, options.jobs)
     runner = Runner(size, folder, options.quick, options.jobs, options.minutes)
     runner.run(plan.cells(size))
     if size.sweep:
         runner.run(plan.at_best_rate(size, {cell: area(record) for cell, record in runner.records.items()}))
-    say("gradient variance on fixed policies")
-    models: dict[str, Callable[[], Path]] = {
-        task: lambda task=task: job.prepared(task, size.seeds[0], folder, options.quick).folder  # type: ignore[misc]
-        for task in size.tasks
-    }
-    gradients = gradient.study({name: made() for name, made in models.items()}, options.quick, options.seed)
+    replicas = replicate(size, options.seeds, folders, folder / "replicas.jsonl", options.jobs)
+    say("noise of gradients")
+    gradients = gradient.study({task: folders[task, size.seeds[0]] for task in size.tasks}, options.quick, options.seed)
     say("overhead")
     timing = job.overhead(size, folder, options.quick, PEERS)
     results = {
         "environment": environment("verl", "ray", "transformers"),
-        "size": {key: value for key, value in vars(size).items()},
+        "size": asdict(size),
         "not_run": [cell.name for cell in (*runner.failed, *runner.skipped)],
         "cells": list(runner.records.values()),
+        "replicas": replicas,
         "gradients": gradients,
         "overhead": timing,
     }

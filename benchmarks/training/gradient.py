@@ -120,6 +120,7 @@ class Sampler:
         data = pd.read_parquet(folder / "train.parquet")
         self.prompts = [encode_prompt(self.tokenizer, messages[0]["content"]) for messages in data["prompt"]]
         self.answers = [entry["ground_truth"] for entry in data["reward_model"]]
+        self.n_train, self.n_val = len(data), len(pd.read_parquet(folder / "val.parquet"))
         self.rng = np.random.default_rng(seed)
         torch.manual_seed(seed)
 
@@ -150,11 +151,13 @@ class Sampler:
         right = [answers[row] == self.answers[chosen[row // rollouts]] for row in range(len(answers))]
         return tokens, labels, torch.tensor(right, dtype=torch.float64)
 
-    def log_probs(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        """(N,) log-probability of each response, to differentiate."""
+    def log_probs(self, tokens: Tensor, labels: Tensor, model: Any = None) -> Tensor:
+        """(N,) log-probability of each response, to differentiate; of another model's if one is given."""
         mask = (tokens != self.pad) | (labels != -100)
         position = (mask.long().cumsum(1) - 1).clamp(min=0)
-        logits = self.model(input_ids=tokens, attention_mask=mask.long(), position_ids=position).logits[:, :-1]
+        logits = (model or self.model)(input_ids=tokens, attention_mask=mask.long(), position_ids=position).logits[
+            :, :-1
+        ]
         wanted = labels[:, 1:]
         each = logits.log_softmax(-1).gather(-1, wanted.clamp(min=0)[..., None]).squeeze(-1)
         return each.masked_fill(wanted == -100, 0.0).sum(1)

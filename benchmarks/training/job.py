@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer  # here: importing it in several threads at once fails
 
 from benchmarks.common import ROOT
 from benchmarks.training import probe
 from benchmarks.training.plan import ESTIMATORS, TASKS, Cell, Size
 from examples.first_run.job import ESTIMATORS as SETTINGS
-from examples.first_run.job import Job, curve, run
-from examples.first_run.model import PAD, Size as ModelSize, WarmStart, encode, solved
+from examples.first_run.job import Job, curve, metrics, run
+from examples.first_run.model import PAD, WarmStart, encode, solved
+from examples.first_run.model import Size as ModelSize
 from examples.first_run.prepare import Prepared, Recipe, prepare
 from examples.first_run.task import Task
 
@@ -38,8 +41,6 @@ CURVES = {
     "timing_s/step": "step_seconds",
 }
 
-_preparing = threading.Lock()
-
 
 def recipe(task: str, seed: int, quick: bool) -> Recipe:
     if quick:
@@ -49,9 +50,16 @@ def recipe(task: str, seed: int, quick: bool) -> Recipe:
 
 
 def prepared(task: str, seed: int, folder: Path, quick: bool) -> Prepared:
-    """Model and problems, made by the first thread that needs them."""
-    with _preparing:
-        return prepare(recipe(task, seed, quick), folder / "models")
+    """Model and problems, made if they are not there."""
+    return prepare(recipe(task, seed, quick), folder / "models")
+
+
+def prepare_all(size: Size, folder: Path, quick: bool, processes: int) -> dict[tuple[str, int], Path]:
+    """Folders of all models by (task, seed). In processes of their own: torch's random state is one for all threads."""
+    wanted = [(task, seed) for task in size.tasks for seed in size.seeds]
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        futures = [pool.submit(prepared, task, seed, folder, quick) for task, seed in wanted]
+        return {key: future.result().folder for key, future in zip(wanted, futures, strict=True)}
 
 
 def job(cell: Cell, made: Prepared, size: Size, folder: Path, *extra: str) -> Job:
@@ -103,9 +111,11 @@ def measure(cell: Cell, size: Size, folder: Path, quick: bool) -> dict[str, Any]
         record: dict[str, Any] = json.loads(done.read_text())
         return record
     made = prepared(cell.task, cell.seed, folder, quick)
-    shutil.rmtree(where, ignore_errors=True)  # what an interrupted run left
     this = job(cell, made, size, folder)
-    rows = run(this)
+    rows = metrics(this.metrics)
+    if not rows or rows[-1]["step"] < size.steps:
+        shutil.rmtree(where, ignore_errors=True)  # what an interrupted job left
+        rows = run(this)
     steps = [row for row in rows if "critic/score/mean" in row]
     saved = {int(path.name.rpartition("_")[2]): path for path in this.checkpoints.glob("global_step_*")}
     models = {0: made.model} | {step: saved[step] / "actor" / "huggingface" for step in sorted(saved)}
@@ -127,8 +137,6 @@ def measure(cell: Cell, size: Size, folder: Path, quick: bool) -> dict[str, Any]
 
 def held_out(model: Path, recipe: Recipe) -> dict[str, float]:
     """Success on the problems that were not trained on, exactly: see `examples.first_run.model.solved`."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     tokenizer = AutoTokenizer.from_pretrained(model)
     _, problems = recipe.task.problems(recipe.seed)
     rows = encode(tokenizer, problems)

@@ -58,7 +58,7 @@ class Cell:
 class Size:
     """How long and how wide a job is."""
 
-    rows: int = 128
+    rows: int = 64
     steps: int = 40
     save_every: int = 10
     estimators: tuple[str, ...] = tuple(ESTIMATORS)
@@ -91,7 +91,7 @@ def block(size: Size, **settings: Any) -> Iterator[Cell]:
 
 
 def at_best_rate(size: Size, area: Mapping[Cell, float]) -> Iterator[Cell]:
-    """The other seeds at the rate that was best for an estimator with the first seed, where it is not the common one."""
+    """The other seeds at the rate that was best with the first one, for estimators where it is not the common rate."""
     for estimator in size.estimators:
         lr = best_rate(estimator, area)
         yield from (Cell("warm", estimator, lr=lr, seed=seed) for seed in size.seeds[1:] if lr != LR["warm"])

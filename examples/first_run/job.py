@@ -128,12 +128,18 @@ class JobFailed(RuntimeError):
 
 def run(job: Job, progress: Callable[[dict[str, Any]], None] = lambda record: None) -> list[dict[str, Any]]:
     """Run the job to its end and return its `metrics`. `progress` gets each record as it is written."""
+    from verl_ext.cpu.run import die_with_parent
+
     job.folder.mkdir(parents=True, exist_ok=True)
     (job.folder / "command.sh").write_text(f"#!/bin/sh\n{job.script()}\n")
     seen = 0
     with job.log.open("wb") as log:
         process = subprocess.Popen(
-            job.command(), env={**os.environ, **job.environment}, stdout=log, stderr=subprocess.STDOUT
+            job.command(),
+            env={**os.environ, **job.environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            preexec_fn=die_with_parent,
         )
         try:
             while True:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,44 @@ def test_short_run_from_nothing(tmp_path):
     )
     assert shown.returncode == 0, shown.stderr
     assert "adv_estimator: shrinkage" in shown.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no signal at a parent's end")
+def test_a_job_ends_with_the_program_that_runs_it(tmp_path):
+    """However that ends: a job that goes on would hold ports, cores and memory, and nobody would know."""
+    program = f"""
+import sys
+from pathlib import Path
+from examples.first_run import job
+said = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+job.Job.command = lambda self: [sys.executable, "-c", said]
+job.Job.script = lambda self: ""
+job.run(job.Job(Path({str(tmp_path)!r}), *[Path("none")] * 3, prompt_length=8))
+"""
+    runner = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
+    log = tmp_path / "train.log"
+    try:
+        wait_for(lambda: log.exists() and log.read_text().strip())
+        pid = int(log.read_text())
+        runner.kill()
+        runner.wait()
+        wait_for(lambda: not alive(pid))
+    finally:
+        runner.kill()
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_failed_job_shows_the_end_of_its_log(tmp_path, monkeypatch):

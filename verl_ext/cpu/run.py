@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-__all__ = ["ENVIRONMENT", "command", "isolation", "main", "run"]
+__all__ = ["ENVIRONMENT", "command", "die_with_parent", "isolation", "main", "run"]
 
 #: Environment of a job; what is set already is kept.
 ENVIRONMENT: Mapping[str, str] = {
@@ -147,7 +147,7 @@ def _run_until_end(
         stdout=output,
         stderr=subprocess.STDOUT if output is not None else None,
         stdin=subprocess.DEVNULL,
-        preexec_fn=_die_with_parent,
+        preexec_fn=die_with_parent,
     )
     with _signals_forwarded(process):
         try:
@@ -193,7 +193,8 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """For ``preexec_fn``: the new process gets SIGTERM when the one that started it ends, however it ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
