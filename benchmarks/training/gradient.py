@@ -1,8 +1,8 @@
 """Variance of the policy gradient with every estimator, from the same rollouts of a fixed policy.
 
 Training jobs visit different policies, so their gradients cannot be compared. Here the policy stands still: many
-batches of the job's shape are sampled from one model, and each estimator's gradient of each batch, over all weights of
-the model, is computed by backpropagation. Noise is the trace of the gradients' covariance over the squared norm of
+batches are sampled from one model, and each estimator's gradient of each batch, over all weights of the model, is
+computed by backpropagation. Noise is the trace of the gradients' covariance over the squared norm of
 their mean, which no rescaling changes.
 """
 
@@ -24,7 +24,6 @@ from refbase.history import HistoryState, update_history
 #: Batches before the first that counts, which only fill BV-Blend's memory.
 WARM_UP = 30
 RESPONSE = 8
-HALVES = 200
 
 Array = NDArray[np.float64]
 Advantages = Callable[[Tensor, list[int], HistoryState], Tensor]
@@ -44,10 +43,10 @@ RULES: Mapping[str, Advantages] = {
 
 def study(models: Mapping[str, Path], quick: bool, seed: int) -> list[dict[str, Any]]:
     """For each prepared folder, and rollouts per prompt, the noise of every rule."""
-    batches, rows = (4, 32) if quick else (256, 128)
+    batches, rows = (4, 32) if quick else (128, 256)
     sizes = (2,) if quick else (2, 4, 8)
     return [
-        {"model": name, "rollouts": m, "batches": batches, **measure(folder, rows // m, m, batches, seed)}
+        {"model": name, "rollouts": m, "rows": rows, "batches": batches, **measure(folder, rows // m, m, batches, seed)}
         for name, folder in models.items()
         for m in sizes
     ]

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -159,8 +160,9 @@ def overhead(size: Size, folder: Path, quick: bool, peers: Sequence[str]) -> dic
         return record
     made = prepared(cell.task, cell.seed, folder, quick)
     shutil.rmtree(where, ignore_errors=True)
-    this = job(cell, made, size, where)
-    this = Job(**{**vars(this), "folder": where, "env": {**this.env, probe.PEERS: ",".join(peers)}})
+    wide = size if quick else replace(size, rows=512, steps=10, save_every=10)
+    this = job(cell, made, wide, folder)
+    this = replace(this, folder=where, env={**this.env, probe.PEERS: ",".join(peers)})
     steps = [row for row in run(this) if "critic/score/mean" in row]
     record = {
         "prompts": this.prompts,

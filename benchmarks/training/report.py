@@ -160,10 +160,10 @@ def gradient_part(rows: Sequence[Mapping[str, Any]]) -> str:
     head = ["policy", "m", "success", "zero signal", *(f"`{name}`" for name in names)]
     return f"""### Gradient noise
 
-Policies stand still here: {rows[0]["batches"]} batches from one model, gradients over all its weights by
-backpropagation. Noise is the trace of the gradient's covariance over the squared norm of its mean, so that no
-rescaling counts; relative to `rloo` on the same rollouts, ± by the jackknife. Dr.GRPO, and GVPO at its first update,
-are `rloo` times a constant.
+Policies stand still here: {rows[0]["batches"]} batches of {rows[0]["rows"]} rollouts from one model, gradients over
+all its weights by backpropagation. Noise is the trace of the gradient's covariance over the squared norm of its
+mean, so that no rescaling counts; relative to `rloo` on the same rollouts, ± by the jackknife. Dr.GRPO, and GVPO at
+its first update, are `rloo` times a constant.
 
 {table(head, body)}"""
 

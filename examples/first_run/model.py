@@ -36,8 +36,8 @@ class WarmStart:
     From random weights, reinforcement learning would have to find arithmetic by luck. So the model first learns from
     right answers, until it gives the right one to a training problem with probability `learn_to`, on average. A few
     steps on answers of which the share `wrong` belongs to other problems then unsettle it, down to `start_at`: it
-    knows more than it says, and that is what there is to reinforce. With `start_at` near 0, which needs `wrong` near
-    1, there is hardly any reward at first.
+    knows more than it says, and that is what there is to reinforce. With `wrong` = 1 it ends up guessing from the
+    distribution of all answers, which is right about one time in 25: the lowest `start_at` that can be reached.
     """
 
     learn_to: float = 0.6
