@@ -24,7 +24,8 @@ ESTIMATORS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "gvpo": ("gvpo", ()),
 }
 
-#: Start of the model: solves a problem with probability 0.2 ("warm") or below 0.05. See `examples.first_run.model.WarmStart`.
+#: Start of the model: it solves a problem with probability 0.2 ("warm") or below 0.05; `WarmStart` in
+#: `examples.first_run.model` says how.
 TASKS: Mapping[str, Mapping[str, float]] = {"warm": {}, "cold": {"start_at": 0.045, "wrong": 1.0}}
 
 #: Learning rate of the comparison at equal rates, and the others that the warm task is tried at.
