@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.training.plan import ESTIMATORS
+
 #: Steps of the moving average that a threshold is compared with.
 SMOOTH = 5
 REFERENCE = "grpo"
@@ -87,10 +89,11 @@ def average(values: Sequence[float]) -> Mean:
 
 
 def by_estimator(runs: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+    """Runs of each estimator, in the order of the plan."""
     found: dict[str, list[Outcome]] = defaultdict(list)
     for run in runs:
         found[run.estimator].append(run)
-    return dict(found)
+    return {name: found[name] for name in ESTIMATORS if name in found}
 
 
 def paired(runs: Sequence[Outcome], estimator: str, measure: Any) -> Mean:
