@@ -44,7 +44,8 @@ class Pasts:
 
     def _tensor(self, read: Callable[[KeyHistory], Any]) -> Tensor:
         # Groups share few keys as a rule, so each distinct history is read once.
-        values = {id(past): float(read(past)) for past in self.histories if past is not None}
+        distinct = {id(past): past for past in self.histories if past is not None}
+        values = {name: float(read(past)) for name, past in distinct.items()}
         listed = [torch.nan if past is None else values[id(past)] for past in self.histories]
         return torch.tensor(listed, dtype=torch.float64, device=self.batch.codes.device)
 

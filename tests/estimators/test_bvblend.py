@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import refbase
 from refbase.checks.catalogue import exact_state
+from refbase.history import KeyHistory
 
 GROUP = st.lists(st.integers(-3, 3).map(F), min_size=1, max_size=4)
 STEP = st.lists(GROUP, min_size=1, max_size=3)
@@ -211,3 +212,28 @@ def test_a_large_offset_costs_the_spec_no_digits_either():
         estimate = refbase.bvblend([r + offset for r in rewards], ["p"] * 4, state, local="loo")
         weights.append(estimate.weight)
     assert weights[1] == pytest.approx(weights[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bvblend", "bvblend_eb"])
+def test_a_history_is_read_once_however_many_groups_lean_on_it(name, monkeypatch):
+    """The window is walked in Python: once per group, it would take longer than everything else."""
+    state = history([[1, 0], [0, 0]], window=3, decay=0.5)
+    state = refbase.update_history(state, [1.0, 0.0, 1.0], ["a", "a", "b"], history_keys=["x"] * 3)
+    reads = dict.fromkeys(("window_variance", "within_variance", "spread_variance"), 0)
+    for field in reads:
+        plain = getattr(KeyHistory, field)
+
+        def counted(past, field=field, plain=plain):
+            reads[field] += 1
+            return plain.fget(past)
+
+        monkeypatch.setattr(KeyHistory, field, property(counted))
+
+    def cost(groups):
+        keys = [None, "x"] * (groups // 2)
+        reads.update(dict.fromkeys(reads, 0))
+        getattr(refbase, name)(torch.rand(groups), list(range(groups)), state, history_keys=keys)
+        assert any(reads.values())
+        return dict(reads)
+
+    assert cost(8) == cost(2)
