@@ -18,7 +18,7 @@ bin := .venv/bin
 .PHONY: help train test lint env clean
 
 help:
-	@echo "make train [ESTIMATOR=shrinkage|shrinkage_js|bvblend|bvblend_eb|gvpo|grpo|rloo] [ROLLOUT=hf|vllm]"
+	@echo "make train [ESTIMATOR=shrinkage|shrinkage_js|bvblend|bvblend_eb|shrinkage_history|gvpo|grpo|rloo] [ROLLOUT=hf|vllm]"
 	@echo "           [SEED=1] [STEPS=60] [ARGS='key=value ...']    further settings of verl, as Hydra overrides"
 	@echo "make test  [ARGS='...']    arguments of pytest"
 	@echo "make lint"

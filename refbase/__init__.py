@@ -1,7 +1,7 @@
 """Advantage estimators for critic-free RL of language models, as tested mathematics.
 
-Every estimator is called ``refbase.<name>(rewards, group_ids, valid=None, **options) -> Estimate``; `bvblend` and
-`bvblend_eb` take a `HistoryState` as third argument. Torch tensors are computed by a vectorised kernel, any other
+Every estimator is called ``refbase.<name>(rewards, group_ids, valid=None, **options) -> Estimate``; `bvblend`,
+`bvblend_eb` and `shrinkage_history` take a `HistoryState` as third argument. Torch tensors are computed by a vectorised kernel, any other
 sequence of numbers (floats, ``Fraction``, sympy) by the executable specification; a NumPy array gives arrays.
 Importing this package loads NumPy and nothing heavier.
 
@@ -60,6 +60,7 @@ gvpo_weights = public("gvpo_weights", module="gvpo")
 opo = public("opo")
 rloo = public("rloo")
 shrinkage = public("shrinkage")
+shrinkage_history = public("shrinkage_history")
 shrinkage_js = public("shrinkage_js")
 
 __all__ = [
@@ -82,6 +83,7 @@ __all__ = [
     "opo",
     "rloo",
     "shrinkage",
+    "shrinkage_history",
     "shrinkage_js",
     "update_history",
 ]

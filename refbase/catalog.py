@@ -140,6 +140,13 @@ _ENTRIES = (
         "this library; James and Stein 1961, arXiv 2606.28707",
     ),
     _entry(
+        "shrinkage_history",
+        "leave-one-out mean shrunk towards history and the other prompts together, each by its precision",
+        "(1-w) * leave-one-out mean + w * (precision-weighted H and batch_mean), w = v/(v + spread + Var(target))",
+        (*_INDEPENDENT, "history"),
+        "this library; James and Stein 1961, arXiv 2511.03710, arXiv 2606.28707",
+    ),
+    _entry(
         "gvpo",
         "centred return, GVPO's weights at the sampling policy; see also gvpo_loss",
         "mean of the group",

@@ -11,6 +11,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -89,10 +90,46 @@ class KeyHistory:
         """Variance of `mean` as an estimate of the mean of means."""
         return (self.between_variance + self.mean_noise) / self.effective_groups
 
+    def drift(self, decay: Any) -> Any:
+        """Squared error of `mean` beyond `mean_variance`: how far the level of the prompts has moved away from it.
+
+        Over the steps in the window, with `decay` as weight: the mean of e^2 - k V, where e is a step's mean less
+        the decayed mean of the steps before it, V the variance of group means by that step alone (within it, and
+        from the step before) and k V what e^2 would be on average if nothing moved. What is within two standard
+        errors of that mean counts as none; beyond, t (1 - 4 var/t^2). At most `between_variance`, which moves too.
+        """
+        zero = self.between_squares * 0
+        gaps = []
+        entry = self.window[0]
+        groups, squared, centre = zero + entry.count, zero + entry.count, entry.mean
+        for before, entry in pairwise(self.window):
+            surprise, jump, n = entry.mean - centre, entry.mean - before.mean, entry.count
+            change = jump * jump * before.count * n / (before.count + n)  # V on average, like a square of one freedom
+            variance = (3 * entry.squares + 2 * change) / (3 * n - 1)  # neighbouring changes share a mean: 2/3 each
+            gaps.append(surprise * surprise - (squared / (groups * groups) + (zero + 1) / n) * variance)
+            groups, squared = decay * groups + n, decay * decay * squared + n
+            centre = centre + surprise * (n / groups)
+        if len(gaps) < 2:
+            return zero
+        weights = [zero + 1]
+        while len(weights) < len(gaps):
+            weights.insert(0, decay * weights[0])
+        mass, mass2 = _sum(weights), _sum([w * w for w in weights])
+        average = _sum([w * gap for w, gap in zip(weights, gaps, strict=True)]) / mass
+        freedom = mass * mass - mass2  # Bessel's correction of a weighted mean's variance, times mass^2
+        if average <= 0 or freedom <= 0:
+            return zero
+        ratios = [w * (gap / average - 1) for w, gap in zip(weights, gaps, strict=True)]
+        kept = 1 - 4 * _sum([r * r for r in ratios]) / freedom
+        if kept <= 0:
+            return zero
+        moved, seen = average * kept, self.between_variance
+        return moved if moved < seen else seen
+
 
 @dataclass(frozen=True)
 class HistoryState:
-    """State of `bvblend` and `bvblend_eb`: one `KeyHistory` per history key, and how to update them.
+    """State of the estimators that read a history: one `KeyHistory` per history key, and how to update them.
 
     Parameters
     ----------

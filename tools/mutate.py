@@ -242,9 +242,11 @@ def _concerns(mutant: Mutant, subject: object) -> bool:
     name, numbers = subject.name.partition("[")[0], subject.numbers  # type: ignore[attr-defined]
     stem = Path(mutant.path).stem
     if stem == "_history":
-        stems: tuple[str, ...] = ("bvblend", "bvblend_eb")
+        stems: tuple[str, ...] = ("bvblend", "bvblend_eb", "shrinkage_history")
     elif stem == "shrinkage":  # its kernel lends a function to the other
         stems = ("shrinkage", "shrinkage_js")
+    elif stem == "shrinkage_js":  # and so does that
+        stems = ("shrinkage_js", "shrinkage_history")
     else:
         stems = (stem,) if stem in CATALOG else tuple(CATALOG)
     # The law `reference` compares a kernel with its spec, so it is about both.

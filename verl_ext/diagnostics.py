@@ -14,7 +14,7 @@ padding rows are not counted.
 ``refbase/weight/{mean,q10,q50,q90}``    weight of the target over the used rollouts, if the estimator has one
 ``refbase/history/keys``                 keys that BV-Blend remembered before the step
 ``refbase/history/cold``                 share of the used rollouts whose key it did not
-``refbase/history/H/<key>``              remembered mean of a key of the batch
+``refbase/history/H/<key>``              remembered mean of a key of the batch (not of `shrinkage_history`)
 ``refbase/history/beta/<key>``           mean weight of that key's rollouts
 ``refbase/noise/{estimator,rloo}``       see `gradient_noise`
 ``refbase/noise/ratio``                  the first over the second
@@ -103,7 +103,10 @@ def measure(
             out[f"refbase/weight/q{q}"] = float(np.percentile(weight, q))
     if isinstance(options, BVBlendOptions) and estimate.target is not None:
         keys = [None] * len(rows) if history_keys is None else [history_keys[row] for row in rows]
-        out |= _history(keys, weight, _array(estimate.target)[rows], remembered)
+        if "group_local" in CATALOG[name].traits:  # the target is H; elsewhere other prompts are in it
+            out |= _history(keys, weight, _array(estimate.target)[rows], remembered)
+        else:
+            out["refbase/history/keys"] = float(remembered)
     own = _own_share(name, options, weight, size[codes], codes, _array(lengths)[rows])
     return out | gradient_noise(rewards, codes, _array(estimate.baseline)[rows], own, _array(lengths)[rows])
 

@@ -3,7 +3,7 @@
 One block for each family, beside verl's own keys under ``algorithm``::
 
     algorithm.shrinkage.weight=0.3        adv_estimator=shrinkage | shrinkage_js
-    algorithm.bvblend.window=200          adv_estimator=bvblend | bvblend_eb
+    algorithm.bvblend.window=200          adv_estimator=bvblend | bvblend_eb | shrinkage_history
     algorithm.gvpo.masked_rewards=drop    adv_estimator=gvpo
     algorithm.refbase.singletons=zero     adv_estimator=refbase_rloo | group_mean | refbase_grpo | ...
 
@@ -134,7 +134,7 @@ class ShrinkageOptions(Options):
 
 @dataclass(frozen=True)
 class BVBlendOptions(Options):
-    """``algorithm.bvblend``.
+    """``algorithm.bvblend``: the estimators that read a history.
 
     Parameters
     ----------
@@ -148,13 +148,13 @@ class BVBlendOptions(Options):
         Group mean, or the mean of the group's other rollouts. `bvblend` only.
     scale : str, optional
         What divides the advantage: "blend" (default), "group" or "none" for `bvblend`, "none" (default) or
-        "history" for `bvblend_eb`.
+        "history" for `bvblend_eb`. Not for `shrinkage_history`, which never divides.
     min_scale : float > 0
-        Smallest divisor, in units of the reward.
+        Smallest divisor, in units of the reward. Not for `shrinkage_history`.
     weight : float in [0, 1], optional
         Constant weight of the history. `bvblend` only.
     min_groups : float >= 0
-        Effective groups of history below which it is not used. `bvblend_eb` only.
+        Effective groups of history below which it is not used. Not for `bvblend`.
     history_key : str
         What a prompt is remembered under: "none" (one history for all), "data_source", "extra_info.<field>" or
         "<module>:<function>", see `verl_ext.history_keys`. All but "none" need ``trainer.v1.trainer_mode=refbase``.
@@ -163,16 +163,16 @@ class BVBlendOptions(Options):
     """
 
     block: ClassVar[str] = "bvblend"
-    estimators: ClassVar[tuple[str, ...]] = ("bvblend", "bvblend_eb")
+    estimators: ClassVar[tuple[str, ...]] = ("bvblend", "bvblend_eb", "shrinkage_history")
 
     window: int = 100
     decay: float = 0.95
     max_keys: int = 65536
     local: str = field(default="mean", metadata=_only("bvblend"))
-    scale: str | None = None
-    min_scale: float = 0.1
+    scale: str | None = field(default=None, metadata=_only("bvblend", "bvblend_eb"))
+    min_scale: float = field(default=0.1, metadata=_only("bvblend", "bvblend_eb"))
     weight: float | None = field(default=None, metadata=_only("bvblend"))
-    min_groups: float = field(default=16, metadata=_only("bvblend_eb"))
+    min_groups: float = field(default=16, metadata=_only("bvblend_eb", "shrinkage_history"))
     history_key: str = "none"
     allow_cold_history: bool = False
 
@@ -192,6 +192,8 @@ class BVBlendOptions(Options):
         self._check_flag("allow_cold_history")
 
     def kernel(self, name: str) -> dict[str, Any]:
+        if name == "shrinkage_history":  # never divides, so `_without_scale` has nothing to switch off either
+            return {**super().kernel(name), "min_groups": self.min_groups}
         own: dict[str, Any] = {"min_scale": self.min_scale}
         if name == "bvblend":
             own |= {"local": self.local, "weight": self.weight}

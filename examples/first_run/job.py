@@ -21,6 +21,7 @@ ESTIMATORS: Mapping[str, tuple[str, ...]] = {
     "shrinkage_js": (),
     "bvblend": (),
     "bvblend_eb": (),
+    "shrinkage_history": (),
     # The exact loss: our trainer, KL to the start in the reward (its coefficient is GVPO's beta), and a sum over the
     # tokens of a response, since the weight belongs to the whole of it.
     "gvpo": (

@@ -3,8 +3,8 @@
 #
 #   ESTIMATOR=shrinkage TASK=gsm8k MACHINE=gpu1 examples/gpu/run.sh [hydra overrides ...]
 #
-# ESTIMATOR  shrinkage, shrinkage_js, bvblend, bvblend_eb, gvpo, refbase_rloo, group_mean, refbase_grpo,
-#            batch_mean, refbase_opo
+# ESTIMATOR  shrinkage, shrinkage_js, bvblend, bvblend_eb, shrinkage_history, gvpo, refbase_rloo,
+#            group_mean, refbase_grpo, batch_mean, refbase_opo
 # TASK       gsm8k, math (GSM8K and MATH)             MACHINE  gpu1, gpu8, nodes (see nodes.sh)
 # BACKEND    fsdp2, megatron                          DATA     directory of prepare_data.py's files (data)
 # DRY_RUN=1  print the command only
@@ -14,7 +14,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 estimator=${ESTIMATOR:-shrinkage}
 backend=${BACKEND:-fsdp2}
 case $estimator in
-    bvblend | bvblend_eb) method=bvblend ;;
+    bvblend | bvblend_eb | shrinkage_history) method=bvblend ;;
     gvpo) method=gvpo ;;
     *) method=baseline ;;
 esac

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refbase.history import HistoryState, KeyHistory, check_state, group_keys
+from refbase.history import HistoryState, Key, KeyHistory, check_state, group_keys
 from refbase.kernels._segments import Batch
 
 
@@ -19,6 +19,7 @@ class Pasts:
 
     batch: Batch
     histories: list[KeyHistory | None]
+    keys: list[Key] | None = None  # by group; None where all have the one key None
 
     @property
     def known(self) -> Tensor:
@@ -58,4 +59,4 @@ def read_pasts(batch: Batch, state: HistoryState, history_keys: Any) -> Pasts:
     total = batch.rows.rewards.shape[0]
     kept = range(total) if batch.rows.kept is None else batch.rows.kept.tolist()
     keys = group_keys(batch.where, history_keys, kept, batch.codes.tolist(), n_groups, total)
-    return Pasts(batch, [state.keys.get(key) for key in keys])
+    return Pasts(batch, [state.keys.get(key) for key in keys], keys)

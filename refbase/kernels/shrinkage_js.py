@@ -49,12 +49,29 @@ def gap_model(size: Tensor, squares: Tensor, means: Tensor) -> tuple[Tensor, Ten
         squared gap may exceed it. Where the others say nothing, v is 0 and the rest is 1.
     """
     n_others = max(size.shape[-1] - 1, 1)
-    q = size - 1  # degrees of freedom; 0 keeps a group of one out of every sum
-    count, dof, dof2, squares_sum, fourth, q_share, q2_share, inverse = others_sum(
+    usable, _, noise, spread, share = others_model(size, squares, means)
+    v = noise / (size - 1).clamp(min=1)
+    inverse = others_sum(1 / size)
+    expected = v + spread + (spread + noise * inverse / n_others) / n_others
+    return torch.where(usable, v, 0.0), torch.where(usable, expected, 1.0), torch.where(usable, share, 1.0)
+
+
+def others_model(size: Tensor, squares: Tensor, means: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The other groups' variances, along the last axis; groups of size 0 are absent.
+
+    Returns
+    -------
+    usable
+        (..., G) bool: three others of two rollouts, with a spread inside some group. The rest has no meaning without.
+    count, noise, spread, share
+        (..., G): number of others with two rollouts; their pooled within-group variance; the variance of their true
+        means; n times James and Stein's factor.
+    """
+    q = (size - 1).clamp(min=0)  # degrees of freedom; 0 keeps a group of one out of every sum
+    per_rollout = q / size.clamp(min=1)
+    count, dof, dof2, squares_sum, fourth, q_share, q2_share = others_sum(
         torch.stack(
-            torch.broadcast_tensors(
-                (q > 0).double(), q, q * q, squares, squares * squares, q / size, q * q / size, 1 / size
-            )
+            torch.broadcast_tensors((q > 0).double(), q, q * q, squares, squares * squares, per_rollout, q * per_rollout)
         )
     )
     usable = (count > 2) & (squares_sum > 0)
@@ -69,7 +86,4 @@ def gap_model(size: Tensor, squares: Tensor, means: Tensor) -> tuple[Tensor, Ten
     # Relative variance of the excess; infinite where it is 0, which keeps it 0.
     doubt = (2 / (count - 1).clamp(min=1)) * (between / excess) ** 2 + (sampling / excess) ** 2 / kish
     spread = torch.where(excess > 0, excess / (1 + doubt), 0.0) / torch.where(usable, dof - dof2 / dof, 1.0)
-    v = noise / q.clamp(min=1)
-    expected = v + spread + (spread + noise * inverse / n_others) / n_others
-    share = (count + 1) * james_stein
-    return torch.where(usable, v, 0.0), torch.where(usable, expected, 1.0), torch.where(usable, share, 1.0)
+    return usable, count, noise, spread, (count + 1) * james_stein

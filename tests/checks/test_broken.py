@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from refbase.catalog import TRAITS
 from refbase.checks import LAWS, run_law
 from refbase.checks.broken import BROKEN
 from refbase.checks.broken_memory import memory_subject
+from refbase.checks.catalogue import catalogue_subject
 from refbase.checks.laws import history
 
 PAIRS = [(broken, law) for broken in BROKEN.values() for law in broken.laws]
@@ -53,6 +55,22 @@ def test_an_honest_memory_passes(law):
     """What the broken memories differ from by one mistake each."""
     result = run_law(memory_subject(None), law)
     assert result.holds, result.report()
+
+
+def test_a_history_that_looks_ahead_is_seen_where_other_prompts_matter_too():
+    subject = catalogue_subject("shrinkage_history")
+    assert "group_local" not in subject.claims
+    honest = subject.memory
+
+    def ahead(state, rewards, group_ids, valid, keys, **options):
+        seen = honest.update(state, rewards, group_ids, valid, keys, None)
+        return honest.estimate(seen, rewards, group_ids, valid, keys, **options)
+
+    law = LAWS["history_predictable"]
+    assert run_law(subject, law).holds
+    result = run_law(replace(subject, memory=replace(honest, estimate=ahead)), law)
+    assert result.status == "fails"
+    assert "moved with rewards of its own prompt" in result.report()
 
 
 def test_the_printed_counterexample_runs(capsys):

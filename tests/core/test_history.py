@@ -230,12 +230,12 @@ def test_rewards_that_cannot_be_squared_are_refused(rewards):
         update_history(HistoryState.empty(), rewards, ["a", "a", "b"])
 
 
-@pytest.mark.parametrize("name", ["bvblend", "bvblend_eb"])
+@pytest.mark.parametrize("name", ["bvblend", "bvblend_eb", "shrinkage_history"])
 @pytest.mark.parametrize("scale", [1e-155, 1e-300, 1e150, 1e300])
 def test_kernels_with_a_history_of_another_scale(name, scale):
     state = update_history(HistoryState.empty(), [1.0, 0.0, 1.0, 1.0], ["a", "a", "b", "b"])
     exact_state = update_history(HistoryState.empty(decay=F(0)), [F(1), F(0), F(1), F(1)], ["a", "a", "b", "b"])
-    options = {"min_groups": 1} if name == "bvblend_eb" else {"local": "loo", "scale": "none"}
+    options = {"local": "loo", "scale": "none"} if name == "bvblend" else {"min_groups": 1}
     rewards = [scale, 0.0, scale, scale, 0.0]
     got = getattr(refbase, name)(torch.tensor(rewards, dtype=torch.float64), list("aaabb"), state, **options)
     exact = getattr(refbase, name)([F(r) for r in rewards], list("aaabb"), exact_state, **options)

@@ -70,6 +70,8 @@ UNBIASED = (
     partial(refbase.bvblend, local="loo", scale="none"),
     refbase.bvblend_eb,
     partial(refbase.bvblend_eb, min_groups=0),  # let it blend from the first group on
+    refbase.shrinkage_history,
+    partial(refbase.shrinkage_history, min_groups=0),
 )
 
 
@@ -95,9 +97,24 @@ def test_the_blends_do_blend_here():
     state = refbase.HistoryState.empty()
     rewards = [F(x) for x in (0, 1, 1, 1, 0, 0, 0, 1, 0, 1)]
     state = refbase.update_history(state, rewards, [g // 2 for g in range(10)])
-    for estimator in (UNBIASED[0], UNBIASED[2]):
+    for estimator in (UNBIASED[0], UNBIASED[2], UNBIASED[4]):
         estimate = estimator([F(0), F(1), F(1)], [0, 0, 0], state)
         assert any(0 < weight < 1 for weight in estimate.weight)
+
+
+def test_unbiased_with_all_that_shrinkage_history_pools():
+    """Four prompts use each other's variances too, and H has moved away."""
+    state = refbase.HistoryState.empty(decay=F(1, 2))
+    for t in range(6):
+        rewards = [F(r, 10) + F(t, 20) for r in (0, 1, 0, 0, 1, 1, 1, 0)]
+        state = refbase.update_history(state, rewards, [g // 2 for g in range(8)])
+    assert state.keys[None].drift(state.decay) > 0
+    problem = Problem([Prompt.bernoulli(p, 2) for p in ("1/7", "1/2", "2/3", "9/10")])
+    estimator = partial(refbase.shrinkage_history, min_groups=0)
+    report = evaluate(problem, with_history(estimator, state), symmetric=True)
+    assert report.largest_bias == 0
+    assert report.mse != evaluate(problem, refbase.shrinkage_js, symmetric=True).mse
+    assert report.mse != evaluate(problem, with_history(partial(refbase.bvblend_eb, min_groups=0), state)).mse
 
 
 @settings(max_examples=60)

@@ -68,7 +68,7 @@ def test_every_estimator_is_measured(name):
     assert found["refbase/groups/constant"] == 0.5
     assert found["refbase/noise/estimator"] >= 0
     assert ("refbase/weight/mean" in found) == (
-        name in ("batch_mean", "shrinkage", "shrinkage_js", "bvblend", "bvblend_eb")
+        name in ("batch_mean", "shrinkage", "shrinkage_js", "bvblend", "bvblend_eb", "shrinkage_history")
     )
 
 
@@ -178,7 +178,7 @@ def test_estimators_with_the_same_direction_have_the_same_noise(name):
     assert found["refbase/noise/ratio"] == pytest.approx(1)
 
 
-@pytest.mark.parametrize("name", ["shrinkage", "bvblend_eb", "group_mean", "batch_mean"])
+@pytest.mark.parametrize("name", ["shrinkage", "bvblend_eb", "shrinkage_history", "group_mean", "batch_mean"])
 def test_ratio_is_that_of_simulated_gradients(name):
     """Scores of 200 dimensions that carry a signal, lengths that differ: variance of the gradient, measured."""
     rng = np.random.default_rng(0)
@@ -189,7 +189,7 @@ def test_ratio_is_that_of_simulated_gradients(name):
     state = HistoryState.empty()
     for step in range(40):
         state = update_history(state, list(map(float, rng.random(len(p)) < p)), labels, step=step)
-    kernel, extra = CATALOG[name].load_kernel(), (state,) if name == "bvblend_eb" else ()
+    kernel, extra = CATALOG[name].load_kernel(), (state,) if CATALOG[name].needs_history else ()
     base = CATALOG["rloo"].load_kernel()
     shrunk = (m - 1) / m if name == "group_mean" else 1
     gradients, sums = [[], []], np.zeros(2)

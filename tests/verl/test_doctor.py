@@ -45,7 +45,7 @@ def test_all_is_well(capsys):
     assert code == 0
     assert "verl 0.9.1" in out
     assert "loaded by `import verl`" in out
-    assert "shrinkage, shrinkage_js, bvblend, bvblend_eb, gvpo" in out
+    assert "shrinkage, shrinkage_js, bvblend, bvblend_eb, shrinkage_history, gvpo" in out
     assert f"all {len(seams.SEAMS)} places" in out
     assert "James-Stein blend" in out
     assert "accepts the configuration" in out

@@ -118,7 +118,7 @@ def test_separate_async_on_a_cpu_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async", "refbase", "legacy"])
-@pytest.mark.parametrize("estimator", ["shrinkage", "bvblend_eb", "gvpo"])
+@pytest.mark.parametrize("estimator", ["shrinkage", "bvblend_eb", "shrinkage_history", "gvpo"])
 def test_every_trainer_of_verl_computes_our_advantages(tmp_path, monkeypatch, mode, estimator):
     """Its own code from the queue to the estimator and back; ragged groups, a masked row, padding rows."""
     import memory_job
@@ -161,6 +161,6 @@ def test_every_trainer_of_verl_computes_our_advantages(tmp_path, monkeypatch, mo
         trainer._compute_advantage(batch, {})
         tokens = torch.stack(list(queue.fields["advantages"].unbind()))
     spec = refbase.CATALOG[estimator].load_spec()
-    state = (refbase.HistoryState.empty(),) if estimator == "bvblend_eb" else ()
+    state = (refbase.HistoryState.empty(),) if refbase.CATALOG[estimator].needs_history else ()
     wanted = torch.tensor(spec(rewards.tolist(), uids, *state, masks.any(-1).tolist()).advantages)
     torch.testing.assert_close(tokens, wanted.unsqueeze(-1) * masks, rtol=1e-5, atol=1e-6)

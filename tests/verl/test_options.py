@@ -106,6 +106,8 @@ def test_interpolations_are_resolved():
         ("bvblend", {"bvblend": {"scale": "history"}}, InputError, r"adv_estimator=bvblend.*`scale` must be one of 'blend', 'group', 'none'"),
         ("bvblend_eb", {"bvblend": {"scale": "blend"}}, InputError, "`scale` must be one of 'none', 'history'"),
         ("bvblend_eb", {"bvblend": {"local": "loo"}}, InputError, "must stay unset unless adv_estimator is bvblend"),
+        ("shrinkage_history", {"bvblend": {"scale": "history"}}, InputError, "adv_estimator is bvblend or bvblend_eb"),
+        ("shrinkage_history", {"bvblend": {"min_scale": 1.0}}, InputError, "adv_estimator is bvblend or bvblend_eb"),
         ("bvblend", {"bvblend": {"min_groups": 3}}, InputError, "must stay unset unless adv_estimator is bvblend_eb"),
         ("gvpo", {"gvpo": {"size_correction": "yes"}}, InputTypeError, "must be true or false"),
         ("gvpo", {"gvpo": {"beta": -0.1}}, InputError, "0 < beta; got -0.1"),
@@ -138,13 +140,14 @@ def test_other_custom_blocks_are_left_alone():
     assert parse("shrinkage", algorithm(my_plugin={"x": 1}, gvpo={"size_correction": False})) == ShrinkageOptions()
 
 
-@pytest.mark.parametrize("name", ["shrinkage", "bvblend", "bvblend_eb", "gvpo"])
+@pytest.mark.parametrize("name", ["shrinkage", "bvblend", "bvblend_eb", "shrinkage_history", "gvpo"])
 def test_options_reach_the_kernel(name):
     """Each option that has another legal value changes the advantages of a batch made to show it."""
     changes = {
         "shrinkage": {"weight": 0.9, "variant": "released"},
         "bvblend": {"local": "loo", "scale": "none", "min_scale": 5.0, "weight": 0.9, "window": 1, "decay": 0.1},
         "bvblend_eb": {"scale": "history", "min_groups": 0, "decay": 0.1},
+        "shrinkage_history": {"min_groups": 0, "decay": 0.1},
         "gvpo": {"size_correction": False},
     }
     from verl_ext import history
@@ -162,7 +165,8 @@ def test_options_reach_the_kernel(name):
         config = algorithm(**{block: options})
         return [advantages(name, batch(*step), config) for step in steps][-1]
 
-    base = {"scale": "history", "min_groups": 0} if name == "bvblend_eb" else {}
+    bases = {"bvblend_eb": {"scale": "history", "min_groups": 0}, "shrinkage_history": {"min_groups": 0}}
+    base = bases.get(name, {})
     plain = last_advantages(**base)
     for option, value in changes[name].items():
         if base.get(option) == value:

@@ -234,10 +234,10 @@ def test_gvpo_is_refused_where_a_stock_trainer_would_leave_its_gradient():
         advantages("gvpo", batch(REWARDS, UIDS), config(ppo_mini_batch_size=2))
 
 
-@pytest.mark.parametrize("name", ["bvblend", "bvblend_eb"])
+@pytest.mark.parametrize("name", ["bvblend", "bvblend_eb", "shrinkage_history"])
 def test_history_is_used_from_the_next_step_on(name):
     """A step sees earlier steps only, and the same batch again is the same step."""
-    options = {"min_groups": 0} if name == "bvblend_eb" else {}
+    options = {} if name == "bvblend" else {"min_groups": 0}
     config = algorithm(bvblend=options)
     spec = refbase.CATALOG[name].load_spec()
     state = refbase.HistoryState.empty()
@@ -270,6 +270,6 @@ def test_every_estimator_is_registered():
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
     assert set(ESTIMATORS) == {verl_name(name) for name in refbase.CATALOG}
-    assert {"shrinkage", "shrinkage_js", "bvblend", "bvblend_eb", "gvpo"} <= set(ESTIMATORS)
+    assert {"shrinkage", "shrinkage_js", "bvblend", "bvblend_eb", "shrinkage_history", "gvpo"} <= set(ESTIMATORS)
     for name, function in ESTIMATORS.items():
         assert ADV_ESTIMATOR_REGISTRY[name] is function

@@ -199,16 +199,21 @@ def _predictable(probe: Probe, case: tuple[tuple[list[Step], Step], list[Any]]) 
     (past, step), other = case
     stream = Stream(probe)
     state = stream.run(past)
-    rewards = tuple(other[row % len(other)] for row in range(len(step.batch)))
+    # Where other prompts enter the target, one prompt changes and its own target must not.
+    alone = "group_local" not in probe.subject.claims
+    rows = next(iter(step.batch.groups.values()), []) if alone else step.batch.rows
+    rewards = tuple(
+        other[row % len(other)] if row in rows or not alone else reward for row, reward in enumerate(step.batch.rewards)
+    )
     changed = replace(step, batch=replace(step.batch, rewards=rewards))
     before, after = stream.estimate(state, step), stream.estimate(state, changed)
     if before.target is None or after.target is None:
         return
     bound = 4 * before.eps * max((abs(float(t)) for t in before.target if not absent(t)), default=0)
-    for row in step.batch.rows:
+    for row in rows:
         a, b = before.target[row], after.target[row]
         if absent(a) != absent(b) or (not absent(a) and abs(float(a) - float(b)) > bound):
-            message = f"H of rollout {row} moved with the rewards of its own step"
+            message = f"the target of rollout {row} moved with rewards of its own {'prompt' if alone else 'step'}"
             raise Violation(message, show(before.target), show(after.target))
 
 
@@ -391,7 +396,12 @@ LAWS = (
         _with_past,
         _immutable,
     ),
-    _law("predictable", "H at step t does not change with the rewards of step t", _predictable_cases, _predictable),
+    _law(
+        "predictable",
+        "the target at step t does not change with the rewards of step t (if other prompts matter: of the own prompt)",
+        _predictable_cases,
+        _predictable,
+    ),
     _law(
         "order_free",
         "the state does not change, to the last bit, with the order of rows or the names of groups in a step",
