@@ -1,9 +1,9 @@
 """Advantage estimators for critic-free RL of language models, as tested mathematics.
 
 Every estimator is called ``refbase.<name>(rewards, group_ids, valid=None, **options) -> Estimate``; `bvblend`,
-`bvblend_eb` and `shrinkage_history` take a `HistoryState` as third argument. Torch tensors are computed by a vectorised kernel, any other
-sequence of numbers (floats, ``Fraction``, sympy) by the executable specification; a NumPy array gives arrays.
-Importing this package loads NumPy and nothing heavier.
+`bvblend_eb` and `shrinkage_history` take a `HistoryState` as third argument. Torch tensors are computed by a vectorised
+kernel, any other sequence of numbers (floats, ``Fraction``, sympy) by the executable specification; a NumPy array gives
+arrays. Importing this package loads NumPy and nothing heavier.
 
 What all estimators share
 -------------------------

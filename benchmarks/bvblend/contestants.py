@@ -200,7 +200,9 @@ LEARNERS: Mapping[str, Contestant] = MappingProxyType(
             )
         },
         "bvblend_eb": MAIN["bvblend_eb"],
-        **{name: OPTIONS[name] for name in ("bvblend_eb scale=history", "bvblend_eb decay=0.8", "bvblend_eb key=class")},
+        **{
+            name: OPTIONS[name] for name in ("bvblend_eb scale=history", "bvblend_eb decay=0.8", "bvblend_eb key=class")
+        },
         "shrinkage_history": MAIN["shrinkage_history"],
     }
 )

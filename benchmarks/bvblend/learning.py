@@ -81,7 +81,6 @@ class Policies:
             picked = self.features[rows, chosen]
             self.parameters += self.rates[:, None] * torch.einsum("rnaf,rna->rf", picked, gradient) / chosen.shape[1]
 
-
     @property
     def entropy(self) -> Tensor:
         """(R,) nats, averaged over the pool."""
@@ -98,7 +97,9 @@ def train(setting: Setting, contestant: Contestant, seeds: int, seed: int) -> di
     policies = Policies(setting, seeds, generator)
     runs = len(setting.rates) * seeds
     rows = torch.arange(runs)[:, None]
-    classes = torch.bucketize(policies.probabilities[..., 0].contiguous(), torch.tensor([1 / 3, 2 / 3], dtype=torch.float64))
+    classes = torch.bucketize(
+        policies.probabilities[..., 0].contiguous(), torch.tensor([1 / 3, 2 / 3], dtype=torch.float64)
+    )
     histories = Histories({"": contestant})
     first = torch.full((runs,), float(setting.steps), dtype=torch.float64)
     entropy_there = torch.full((runs,), torch.nan, dtype=torch.float64)
@@ -137,8 +138,7 @@ def train(setting: Setting, contestant: Contestant, seeds: int, seed: int) -> di
     per_rate = {name: value.view(len(setting.rates), seeds) for name, value in measured.items()}
     best = int(per_rate["steps"].mean(-1).argmin())
     listed = {
-        f"{rate:g}": {name: _mean(value[k]) for name, value in per_rate.items()}
-        for k, rate in enumerate(setting.rates)
+        f"{rate:g}": {name: _mean(value[k]) for name, value in per_rate.items()} for k, rate in enumerate(setting.rates)
     }
     return {"best": f"{setting.rates[best]:g}", "rates": listed}
 

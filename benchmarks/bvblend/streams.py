@@ -62,10 +62,7 @@ def _learning(share: float, start: float = -4.8, end: float = 2.0) -> float:
 
 STREAMS: Mapping[str, Stationary | Moving] = MappingProxyType(
     {
-        **{
-            f"Beta({a}, {b})": Stationary(shape=(a, b))
-            for a, b in ((0.2, 0.2), (1, 1), (0.3, 9.7), (5, 5), (20, 20))
-        },
+        **{f"Beta({a}, {b})": Stationary(shape=(a, b)) for a, b in ((0.2, 0.2), (1, 1), (0.3, 9.7), (5, 5), (20, 20))},
         "{0.02, 0.98}": Stationary(two=(0.02, 0.98)),
         "rising": Moving(lambda share: -3 + 6 * share),
         "falling": Moving(lambda share: 3 - 6 * share),

@@ -71,7 +71,9 @@ def others_model(size: Tensor, squares: Tensor, means: Tensor) -> tuple[Tensor, 
     per_rollout = q / size.clamp(min=1)
     count, dof, dof2, squares_sum, fourth, q_share, q2_share = others_sum(
         torch.stack(
-            torch.broadcast_tensors((q > 0).double(), q, q * q, squares, squares * squares, per_rollout, q * per_rollout)
+            torch.broadcast_tensors(
+                (q > 0).double(), q, q * q, squares, squares * squares, per_rollout, q * per_rollout
+            )
         )
     )
     usable = (count > 2) & (squares_sum > 0)

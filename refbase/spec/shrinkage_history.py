@@ -72,9 +72,9 @@ def shrinkage_history(
     Edge cases
     ----------
     In this order: no history, or fewer effective groups than `min_groups`: `shrinkage_js` among the prompts of the key
-    (for one rollout without any other, H, or its raw reward if there is no H). No other prompt: target H, c = 0. A group
-    of one: w = 1. Fewer than three other prompts with two rollouts, or none of them with a spread: c = 0. sigma2 = 0:
-    w = 0. V_b + V_h = 0: the target weighs by numbers of groups. Constant group: not 0 in general. No valid rollout:
+    (for one rollout without any other: H, or its raw reward if there is no H). No other prompt: target H, c = 0. Group
+    of one: w = 1. Fewer than three other prompts with two rollouts, or none of them with a spread: c = 0. V_b + V_h =
+    0: the target weighs by numbers of groups. sigma2 = 0: w = 0. Constant group: not 0 in general. No valid rollout:
     zeros. Empty batch: `InputError`.
 
     Laws

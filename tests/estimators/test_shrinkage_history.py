@@ -125,8 +125,10 @@ def test_a_history_that_has_moved_away_counts_little():
     batch = [[12, 13], [12, 12], [13, 13], [12, 13], [13, 12]]
     moved, calm = call(batch, history(*CLIMBING), min_groups=4), call(batch, still, min_groups=4)
     assert drift(history(*CLIMBING)) > 0
-    share = [(e.target[0] - h.keys[None].mean) / (F(25, 2) - h.keys[None].mean)
-             for e, h in ((moved, history(*CLIMBING)), (calm, still))]
+    share = [
+        (e.target[0] - h.keys[None].mean) / (F(25, 2) - h.keys[None].mean)
+        for e, h in ((moved, history(*CLIMBING)), (calm, still))
+    ]
     assert share[0] > F(3, 4) > share[1]
 
 
@@ -145,9 +147,7 @@ def test_prompts_of_other_keys_play_no_part(keyed):
         state = refbase.update_history(state, rewards, ids, history_keys=["x" if g < 3 else "y" for g in ids])
     groups = [group for _, group in keyed]
     rewards, ids = flat(groups)
-    together = both(
-        "shrinkage_history", rewards, ids, state, history_keys=[keyed[g][0] for g in ids], min_groups=2
-    )
+    together = both("shrinkage_history", rewards, ids, state, history_keys=[keyed[g][0] for g in ids], min_groups=2)
     for key in "xyz":
         rows = [row for row, g in enumerate(ids) if keyed[g][0] == key]
         if rows:

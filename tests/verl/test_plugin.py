@@ -41,7 +41,16 @@ def test_import_of_verl_is_enough():
     assert result.returncode == 0, result.stderr
     assert "HEAVY []" in result.stdout
     assert "ERRORS []" in result.stdout
-    for name in ("shrinkage", "shrinkage_js", "bvblend", "bvblend_eb", "shrinkage_history", "gvpo", "refbase_rloo", "batch_mean"):
+    for name in (
+        "shrinkage",
+        "shrinkage_js",
+        "bvblend",
+        "bvblend_eb",
+        "shrinkage_history",
+        "gvpo",
+        "refbase_rloo",
+        "batch_mean",
+    ):
         assert f"'{name}'" in result.stdout
     assert "plug-in failed" not in result.stderr
 
