@@ -71,7 +71,7 @@ def _pool(batch: Batch, past: Mapping[str, Tensor], rows: Tensor, present: Tenso
     # Histories of another scale than the batch must survive being squared: beside its variances, if they are used.
     largest = torch.stack([past["within"], past["between"], usable.double()]).amax(0).amax(-1, keepdim=True)
     unit = _power_of_two(largest).expand_as(size)
-    noise, spread = noise / unit / unit, spread / unit / unit
+    noise, spread = (torch.where(usable, x / unit / unit, 0.0) for x in (noise, spread))
 
     number, drift = past["number"], (past["drift"] / unit) ** 2
     old_noise, old_spread = (past["within"] / unit) ** 2, ((past["between"] / unit) ** 2 - drift).clamp(min=0)
