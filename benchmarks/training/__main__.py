@@ -29,7 +29,7 @@ from examples.first_run.job import JobFailed
 
 #: Timed on the same batches in one job. verl's own first.
 PEERS = ("grpo", "rloo", "grpo_vectorized", "refbase_grpo", "refbase_rloo", "shrinkage", "shrinkage_js", "bvblend",
-         "bvblend_eb", "gvpo")  # fmt: skip
+         "bvblend_eb", "shrinkage_history", "gvpo")  # fmt: skip
 
 
 class Runner:

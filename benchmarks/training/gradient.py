@@ -28,16 +28,20 @@ RESPONSE = 8
 Array = NDArray[np.float64]
 Advantages = Callable[[Tensor, list[int], HistoryState], Tensor]
 
+
+def plain(name: str) -> Advantages:
+    return lambda rewards, groups, _: getattr(refbase, name)(rewards, groups).advantages
+
+
+def remembering(name: str) -> Advantages:
+    return lambda rewards, groups, history: getattr(refbase, name)(rewards, groups, history).advantages
+
+
 #: Label of each row of the table -> advantages of a batch. Centring by the group's mean (Dr.GRPO, and GVPO's first
 #: step) has rloo's gradient times (m - 1)/m, so its noise is rloo's.
 RULES: Mapping[str, Advantages] = {
-    "rloo": lambda rewards, groups, _: refbase.rloo(rewards, groups).advantages,
-    "grpo": lambda rewards, groups, _: refbase.grpo(rewards, groups).advantages,
-    "batch_mean": lambda rewards, groups, _: refbase.batch_mean(rewards, groups).advantages,
-    "shrinkage": lambda rewards, groups, _: refbase.shrinkage(rewards, groups).advantages,
-    "shrinkage_js": lambda rewards, groups, _: refbase.shrinkage_js(rewards, groups).advantages,
-    "bvblend": lambda rewards, groups, history: refbase.bvblend(rewards, groups, history).advantages,
-    "bvblend_eb": lambda rewards, groups, history: refbase.bvblend_eb(rewards, groups, history).advantages,
+    **{name: plain(name) for name in ("rloo", "grpo", "batch_mean", "shrinkage", "shrinkage_js")},
+    **{name: remembering(name) for name in ("bvblend", "bvblend_eb", "shrinkage_history")},
 }
 
 

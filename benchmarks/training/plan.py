@@ -21,6 +21,7 @@ ESTIMATORS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "shrinkage_js": ("shrinkage_js", ()),
     "bvblend": ("bvblend", ()),
     "bvblend_eb": ("bvblend_eb", ()),
+    "shrinkage_history": ("shrinkage_history", ()),
     "gvpo": ("gvpo", ()),
 }
 

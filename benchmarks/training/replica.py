@@ -95,7 +95,7 @@ def train(replica: Replica, folder: Path, rows: int, steps: int) -> dict[str, An
 
 
 def advantages_of(estimator: str, returns: Tensor, groups: list[int], history: HistoryState) -> Tensor:
-    if estimator in ("bvblend", "bvblend_eb"):
+    if estimator in ("bvblend", "bvblend_eb", "shrinkage_history"):
         return getattr(refbase, estimator)(returns, groups, history).advantages
     # With one update per batch GVPO's weights are the centred returns, which hold the KL term here.
     name = {"drgrpo": "group_mean", "gvpo": "group_mean"}.get(estimator, estimator)
