@@ -52,7 +52,7 @@ under the final model. Every ± is a standard error over seeds, and differences 
 * *greedy*, *sampled*: success on 400 held-out problems; *stuck*: share of those that sampling solves less often
   than one time in twenty.
 * *zero signal*: share of the groups whose rewards are all equal; *roughness*: variance of a batch's mean reward
-  about its trend, over that of `grpo`.""",
+  about its trend, over that of `grpo`; *entropy*: of a response, nats, in the last five steps.""",
         "### Jobs of verl",
         *(block(group, runs, size["steps"]) for group, runs in sorted(jobs(results).items(), key=order)),
         "![Reward curves of the jobs](figures/training.png)",
@@ -75,6 +75,7 @@ def block(group: Group, runs: Sequence[Outcome], steps: int) -> str:
     task, rollouts, lr = group
     level = summary.threshold(runs) if any(run.estimator == summary.REFERENCE for run in runs) else None
     rows = []
+    has_entropy = any("entropy" in run.values for run in runs)
     reference = summary.by_estimator(runs).get(summary.REFERENCE, [])
     rough = summary.mean(map(summary.roughness, reference))
     for estimator, own in summary.by_estimator(runs).items():
@@ -94,11 +95,18 @@ def block(group: Group, runs: Sequence[Outcome], steps: int) -> str:
                 known["stuck"].text(),
                 known["zero_signal"].text(2),
                 f"{summary.mean(map(summary.roughness, own)) / rough:.2f}" if rough else "",
+                *([entropy(own)] if has_entropy else []),
             ]
         )
     head = ["", "runs", "reward", "to grpo", "steps", "greedy", "sampled", "stuck", "zero signal", "roughness"]
+    head += ["entropy"] if has_entropy else []
     threshold = "" if level is None else f", threshold {level:.2f}"
     return f"{TITLES[task].capitalize()}, m = {rollouts}, learning rate {lr:g}{threshold}:\n\n{table(head, rows)}"
+
+
+def entropy(runs: Sequence[Outcome]) -> str:
+    known = [run.values["entropy"] for run in runs if "entropy" in run.values]
+    return summary.average(known).text(2) if known else ""
 
 
 def replica_part(results: Results) -> Iterable[str]:

@@ -29,9 +29,9 @@ def outcome_of_job(record: Mapping[str, Any]) -> Outcome:
     curves, end = record["curves"], record["held_out"][-1]
     values = {name: end[name] for name in ("greedy", "sampled", "stuck")}
     values |= {name: mean(curves[name]) for name in ("zero_signal", "all_wrong", "reward_variance")}
-    if "entropy" in curves:
-        values["entropy"] = mean(curves["entropy"][-SMOOTH:])
     cell = record["cell"]
+    if cell["estimator"] != "drgrpo":  # verl aggregates the entropy like the loss, and Dr.GRPO's is divided otherwise
+        values["entropy"] = mean(curves["entropy"][-SMOOTH:])
     return Outcome(cell["estimator"], (cell["seed"], 0), tuple(curves["reward"]), values)
 
 
