@@ -22,7 +22,7 @@ from examples.first_run.model import PAD, encode_prompt
 from refbase.history import HistoryState, update_history
 
 #: Batches before the first that counts, which only fill BV-Blend's memory.
-WARM_UP = 30
+WARM_UP = 20
 RESPONSE = 8
 
 Array = NDArray[np.float64]
@@ -47,7 +47,7 @@ RULES: Mapping[str, Advantages] = {
 
 def study(models: Mapping[str, Path], quick: bool, seed: int) -> list[dict[str, Any]]:
     """For each prepared folder, and rollouts per prompt, the noise of every rule."""
-    batches, rows = (4, 32) if quick else (128, 256)
+    batches, rows = (4, 32) if quick else (80, 256)
     sizes = (2,) if quick else (2, 4, 8)
     return [
         {"model": name, "rollouts": m, "rows": rows, "batches": batches, **measure(folder, rows // m, m, batches, seed)}

@@ -36,7 +36,8 @@ def outcome_of_job(record: Mapping[str, Any]) -> Outcome:
 
 
 def outcome_of_replica(record: Mapping[str, Any]) -> Outcome:
-    values = {name: record[name] for name in ("greedy", "sampled", "stuck", "zero_signal", "reward_variance")}
+    values = {name: record[name] for name in ("greedy", "sampled", "stuck")}
+    values |= {name: mean(record[name]) for name in ("zero_signal", "reward_variance")}
     return Outcome(record["estimator"], (record["model"], record["seed"]), tuple(record["reward"]), values)
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -102,11 +103,15 @@ def test_centring_is_rloo_times_a_constant(prepared):
 
 def test_replica_is_reproducible_and_learns(prepared):
     from benchmarks.training.replica import Replica, train
+    from benchmarks.training.summary import outcome_of_replica
 
     one = Replica("warm", "shrinkage_js", 4, 1e-3, 1, 0)
     first, again = (train(one, prepared.folder, rows=32, steps=3) for _ in range(2))
     assert first == again
     assert len(first["reward"]) == 3
+    outcome = outcome_of_replica({**asdict(one), **first})
+    assert outcome.reward == tuple(first["reward"])
+    assert outcome.values["zero_signal"] == pytest.approx(sum(first["zero_signal"]) / 3)
     other = train(Replica("warm", "shrinkage_js", 4, 1e-1, 1, 0), prepared.folder, rows=32, steps=3)
     assert other["reward"][0] == first["reward"][0]  # same first batch
     assert other["sampled"] != first["sampled"]
