@@ -14,6 +14,7 @@ from benchmarks.common import RESULTS, ROOT
 #: Results file (without .json) and the module whose ``section(results)`` writes about it, in the page's order.
 SECTIONS: Mapping[str, str] = {
     "quality": "benchmarks.quality.report",
+    "bvblend": "benchmarks.bvblend.report",
     "kernels": "benchmarks.kernels.report",
     "kernels-cuda": "benchmarks.kernels.report",
 }

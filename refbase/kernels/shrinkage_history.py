@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from refbase.estimate import Estimate
 from refbase.history import HistoryState
 from refbase.kernels._history import Pasts, read_pasts
 from refbase.kernels._segments import Batch, blend, others_moments, others_sum, read_batch
-from refbase.kernels.shrinkage_js import others_model
+from refbase.kernels.shrinkage_js import others_model, reliable
 
 
 def shrinkage_history(
@@ -67,20 +68,29 @@ def _pool(batch: Batch, past: Mapping[str, Tensor], rows: Tensor, present: Tenso
     """
     size = torch.where(present, batch.size[rows], 0.0)
     means = torch.where(present, batch.means[rows], 0.0)
-    usable, count, noise, spread, share = others_model(size, torch.where(present, batch.squares[rows], 0.0), means)
+    now = others_model(size, torch.where(present, batch.squares[rows], 0.0), means)
+    usable = now.usable
     # Histories of another scale than the batch must survive being squared: beside its variances, if they are used.
     largest = torch.stack([past["within"], past["between"], usable.double()]).amax(0).amax(-1, keepdim=True)
     unit = _power_of_two(largest).expand_as(size)
-    noise, spread = (torch.where(usable, x / unit / unit, 0.0) for x in (noise, spread))
+    noise, between, sampling = (
+        torch.where(usable, x / unit / unit, 0.0) for x in (now.noise, now.between, now.sampling)
+    )
+    now = replace(now, noise=noise, between=between, sampling=sampling)
 
     number, drift = past["number"], (past["drift"] / unit) ** 2
     old_noise, old_spread = (past["within"] / unit) ** 2, ((past["between"] / unit) ** 2 - drift).clamp(min=0)
     of_means = old_spread + old_noise * past["inverse"]
     worth = torch.where(drift > 0, number * (of_means / (of_means + number * drift)), number)
     remembered = number > 0
-    pooled = torch.where(usable, (count - 1) / (count - 1 + worth), 0.0)
-    noise = pooled * noise + (1 - pooled) * torch.where(remembered, old_noise, 0.0)
-    spread = pooled * spread + (1 - pooled) * torch.where(remembered, old_spread, 0.0)
+    groups = torch.where(usable, now.count - 1, 1.0) + worth
+    share = torch.where(usable, (now.count - 1) / groups, 0.0)
+    noise = share * now.noise + (1 - share) * torch.where(remembered, old_noise, 0.0)
+    # James and Stein's factor and Kish's number of groups, of all that is pooled.
+    inflation = (1 + 1 / (now.kish + worth)) * (groups + 1) / (groups - 1)
+    excess = share * torch.where(usable, now.between * inflation - now.sampling, 0.0)
+    excess = excess + (1 - share) * torch.where(remembered, old_spread, 0.0)
+    spread = reliable(excess, share * share * now.excess_variance)
 
     others = others_sum(present.double())
     inverse = others_sum(torch.where(present, 1 / size.clamp(min=1), 0.0)) / others
@@ -96,7 +106,7 @@ def _pool(batch: Batch, past: Mapping[str, Tensor], rows: Tensor, present: Tenso
         "target": torch.where(trusted == 0, alone, torch.where(remembered, mixed, mean)),
         "noise": noise,
         "doubt": spread + torch.where(others > 0, trusted * beside, torch.where(remembered, in_history, 0.0)),
-        "bound": torch.where(usable, pooled / share, 0.0),
+        "bound": torch.where(usable, share * now.count / ((now.count + 1) * (now.count - 2)), 0.0),
         "unit": unit,
     }
 

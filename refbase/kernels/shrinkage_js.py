@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -49,24 +50,43 @@ def gap_model(size: Tensor, squares: Tensor, means: Tensor) -> tuple[Tensor, Ten
         squared gap may exceed it. Where the others say nothing, v is 0 and the rest is 1.
     """
     n_others = max(size.shape[-1] - 1, 1)
-    usable, _, noise, spread, share = others_model(size, squares, means)
+    others = others_model(size, squares, means)
+    usable, noise = others.usable, others.noise
+    james_stein = torch.where(usable, (others.count - 2) / others.count, 1.0)
+    excess = others.between * (others.kish + 1) / (others.kish * james_stein) - others.sampling
+    spread = reliable(excess, others.excess_variance)
     v = noise / (size - 1).clamp(min=1)
     inverse = others_sum(1 / size)
     expected = v + spread + (spread + noise * inverse / n_others) / n_others
+    share = (others.count + 1) * james_stein
     return torch.where(usable, v, 0.0), torch.where(usable, expected, 1.0), torch.where(usable, share, 1.0)
 
 
-def others_model(size: Tensor, squares: Tensor, means: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The other groups' variances, along the last axis; groups of size 0 are absent.
+@dataclass(frozen=True)
+class Others:
+    """(..., G) what the other groups show; where not `usable`, the rest has no meaning."""
 
-    Returns
-    -------
-    usable
-        (..., G) bool: three others of two rollouts, with a spread inside some group. The rest has no meaning without.
-    count, noise, spread, share
-        (..., G): number of others with two rollouts; their pooled within-group variance; the variance of their true
-        means; n times James and Stein's factor.
-    """
+    usable: Tensor  # bool: three others of two rollouts, with a spread inside some group
+    count: Tensor  # others of two rollouts
+    noise: Tensor  # pooled within-group variance
+    between: Tensor  # variance of the observed means
+    sampling: Tensor  # what sampling alone contributes to it
+    kish: Tensor  # effective number of groups behind the pooled variance
+
+    @property
+    def excess_variance(self) -> Tensor:
+        """Sampling variance of `between` less `sampling`."""
+        return 2 / (self.count - 1).clamp(min=1) * self.between**2 + self.sampling**2 / self.kish
+
+
+def reliable(excess: Tensor, variance: Tensor) -> Tensor:
+    """Positive part, times t^2/(t^2 + variance)."""
+    positive = torch.where(excess > 0, excess, torch.inf)
+    return torch.where(excess > 0, excess / (1 + (variance / positive) / positive), 0.0)
+
+
+def others_model(size: Tensor, squares: Tensor, means: Tensor) -> Others:
+    """What the other groups show, along the last axis; groups of size 0 are absent."""
     q = (size - 1).clamp(min=0)  # degrees of freedom; 0 keeps a group of one out of every sum
     per_rollout = q / size.clamp(min=1)
     count, dof, dof2, squares_sum, fourth, q_share, q2_share = others_sum(
@@ -79,13 +99,9 @@ def others_model(size: Tensor, squares: Tensor, means: Tensor) -> tuple[Tensor, 
     usable = (count > 2) & (squares_sum > 0)
     count, dof, squares_sum = (torch.where(usable, x, 1.0) for x in (count, dof, squares_sum))
     noise = squares_sum / dof
-    # Kish's effective number of groups; at least 1, also where squares of squares underflow.
+    # At least 1, also where squares of squares underflow.
     kish = (squares_sum * (squares_sum / torch.where(usable & (fourth > 0), fourth, torch.inf))).clamp(min=1)
-    james_stein = torch.where(usable, (count - 2) / count, 1.0)
     _, between = others_moments(means, q.expand_as(means))
+    freedom = torch.where(usable, dof - dof2 / dof, 1.0)
     sampling = noise * (q_share - q2_share / dof)
-    excess = between * (kish + 1) / (kish * james_stein) - sampling
-    # Relative variance of the excess; infinite where it is 0, which keeps it 0.
-    doubt = (2 / (count - 1).clamp(min=1)) * (between / excess) ** 2 + (sampling / excess) ** 2 / kish
-    spread = torch.where(excess > 0, excess / (1 + doubt), 0.0) / torch.where(usable, dof - dof2 / dof, 1.0)
-    return usable, count, noise, spread, (count + 1) * james_stein
+    return Others(usable, count, noise, between / freedom, sampling / freedom, kish)

@@ -12,7 +12,7 @@ from refbase.history import HistoryState, Key, KeyHistory, group_keys
 from refbase.spec._groups import Blend, Group, assemble, mean, read_groups, total
 from refbase.spec._history import keyed_history
 from refbase.spec._numbers import larger
-from refbase.spec.shrinkage_js import corrected_weight, true_spread
+from refbase.spec.shrinkage_js import corrected_weight, excess_variance, observed_spread, reliable
 
 
 def shrinkage_history(
@@ -27,22 +27,23 @@ def shrinkage_history(
 ) -> Estimate:
     """James-Stein baseline towards the other prompts' mean and a historical mean, each by its precision.
 
-    **Definition.** For rollout j of prompt i, in words of `shrinkage_js` (the other prompts k of the step that have
-    the same history key: sigma2_b, spread_b, a, and n) and of `bvblend_eb` (the history of the key: H, sigma2_h,
-    tau2, average 1/m_h, N effective groups)::
+    **Definition.** For rollout j of prompt i. From the other prompts k of the step that have the same history key, in
+    words of `shrinkage_js`: sigma2_b, kappa, n, and S, noise and V, here divided by (Q - sum q_k^2/Q). From the history of
+    the key, in words of `bvblend_eb`: H, sigma2_h, tau2, average 1/m_h, N effective groups::
 
         drift   = how far H is off because the level moves; 0 unless it is two standard errors from 0
         spread_h = tau2 - drift
         N_h     = N * V / (V + N * drift),  V = spread_h + sigma2_h * average 1/m_h
         c       = (n - 2) / (n - 2 + N_h)                       the others' share in what is pooled
         sigma2  = c * sigma2_b + (1 - c) * sigma2_h
-        spread  = c * spread_b + (1 - c) * spread_h
+        t       = c * (S/A * (1 + 1/(kappa + N_h)) - noise) + (1 - c) * spread_h,  A = (n - 3 + N_h)/(n - 1 + N_h)
+        spread  = t / (1 + c^2 * V/t^2) if t > 0 else 0
         V_b     = (spread + sigma2 * average 1/m_k) / (number of other prompts)
         V_h     = (spread + sigma2 * average 1/m_h) / N + drift
         target  = (V_h * mean of mu_k + V_b * H) / (V_b + V_h)
         v       = sigma2 / (m_i - 1)
         g       = v + spread + V_b * V_h / (V_b + V_h)
-        w       = v / max(g, c * (local - target)^2 / (a * n))
+        w       = v / max(g, c * (local - target)^2 * (n - 1)/(n * (n - 3)))
 
     Parameters
     ----------
@@ -150,7 +151,12 @@ def _pool(rest: Sequence[Group], past: KeyHistory, decay: Any) -> _Prior:
         n = len(informed) + 1
         share = (n - 2) / (n - 2 + worth)
         others_noise = squares / sum(group.size - 1 for group in informed)
-        spread = share * true_spread(informed, others_noise, squares) + (1 - share) * spread
+        between, sampling, one_over_kappa = observed_spread(informed, others_noise, squares)
+        # James and Stein's factor and Kish's number of groups, of all that is pooled.
+        inflation = (1 + one_over_kappa / (1 + one_over_kappa * worth)) * (n - 1 + worth) / (n - 3 + worth)
+        pooled = share * (between * inflation - sampling) + (1 - share) * spread
+        variance = share * share * excess_variance(between, sampling, n, one_over_kappa)
+        spread = reliable(larger(pooled, 0 * noise), variance)
         noise = share * others_noise + (1 - share) * noise
         bound = share * (n - 1) / (n * (n - 3))
 

@@ -124,10 +124,17 @@ def corrected_weight(size: int, gap: Any, rest: Sequence[Group]) -> Any:
 def true_spread(informed: Sequence[Group], noise: Any, squares: Any) -> Any:
     """Between-prompt variance of the true means: observed spread minus sampling noise, scaled by its reliability.
 
-    Groups count by q_k = m_k - 1. The observed spread is inflated by James and Stein's (n-1)/(n-3) and, for the
-    unknown variance, by (kappa+1)/kappa, where kappa is Kish's effective number of groups behind the pooled variance.
+    The observed spread is inflated by James and Stein's (n-1)/(n-3) and, for the unknown variance, by (kappa+1)/kappa,
+    where kappa is Kish's effective number of groups behind the pooled variance.
     """
     n = len(informed) + 1
+    between, sampling, one_over_kappa = observed_spread(informed, noise, squares)
+    excess = larger(between * (n - 1) * (1 + one_over_kappa) / (n - 3) - sampling, 0 * noise)
+    return reliable(excess, excess_variance(between, sampling, n, one_over_kappa))
+
+
+def observed_spread(informed: Sequence[Group], noise: Any, squares: Any) -> tuple[Any, Any, Any]:
+    """Variance of the observed means, what sampling alone contributes to it, and 1/kappa; groups count by m - 1."""
     dof = [group.size - 1 for group in informed]
     q = sum(dof)
     means = [group.mean for group in informed]
@@ -135,11 +142,16 @@ def true_spread(informed: Sequence[Group], noise: Any, squares: Any) -> Any:
     centre = anchor + total([w * (x - anchor) for w, x in zip(dof, means, strict=True)]) / q
     between = total([w * (x - centre) * (x - centre) for w, x in zip(dof, means, strict=True)])
     sampling = total([noise * (w * (q - w)) / (q * g.size) for w, g in zip(dof, informed, strict=True)])
+    freedom = q * q - sum(w * w for w in dof)  # over q, the expectation of `between` for a variance of one
     one_over_kappa = total([(g.squares / squares) * (g.squares / squares) for g in informed])
-    excess = larger(between * (n - 1) * (1 + one_over_kappa) / (n - 3) - sampling, 0 * noise)
-    if excess == 0:
-        return excess
-    # Of all multiples of an unbiased estimate t of t0, t / (1 + Var t/t0^2) has the least relative squared error.
-    seen, hidden = between / excess, sampling / excess
-    reliable = excess / (1 + 2 * seen * seen / (n - 2) + one_over_kappa * hidden * hidden)
-    return reliable * q / (q * q - sum(w * w for w in dof))
+    return between * q / freedom, sampling * q / freedom, one_over_kappa
+
+
+def excess_variance(between: Any, sampling: Any, n: int, one_over_kappa: Any) -> Any:
+    """Sampling variance of the observed spread less its noise."""
+    return 2 * between * between / (n - 2) + one_over_kappa * sampling * sampling
+
+
+def reliable(excess: Any, variance: Any) -> Any:
+    """Of all multiples of an unbiased estimate t of t0, t / (1 + Var t/t0^2) has the least relative squared error."""
+    return excess if excess == 0 else excess / (1 + variance / (excess * excess))

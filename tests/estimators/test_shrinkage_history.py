@@ -102,12 +102,17 @@ def test_by_hand():
     estimate = call([[1, 0]] * 5, state)
     pooled = F(3, 19)  # n - 2 = 3 against 16
     noise = pooled * F(1, 2) + (1 - pooled) * F(1, 4)
-    spread = (1 - pooled) * F(1, 120)
-    beside, remembered = (spread + noise / 2) / 4, (spread + noise / 2) / 16
-    variance = beside * remembered / (beside + remembered)
-    assert variance == (spread + noise / 2) / 20
+    assert (1 - pooled) * F(1, 120) < pooled * F(1, 4)  # the others have less spread than sampling alone would give
     assert estimate.target == [F(1, 2)] * 10
-    assert estimate.weight == [noise / (noise + spread + variance)] * 10
+    assert estimate.weight == [noise / (noise + noise / 2 / 20)] * 10 == [F(40, 41)] * 10
+    # Means 1, 0, 1/2, 1/2 beside a fifth prompt: S = 1/6 about 1/2, noise 1/8, two of the four have a spread.
+    estimate = call([[1, 1], [0, 0], [1, 0], [1, 0], [1, 0]], state)
+    noise = pooled * F(1, 4) + (1 - pooled) * F(1, 4)
+    inflated = F(1, 6) * (1 + F(1, 2 + 16)) * F(2 + 2 + 16, 2 + 16)
+    t = pooled * (inflated - F(1, 8)) + (1 - pooled) * F(1, 120)
+    variance = pooled**2 * (F(2, 3) * F(1, 36) + F(1, 2) * F(1, 64))
+    spread = t / (1 + variance / t**2)
+    assert estimate.weight[8] == noise / (noise + spread + (spread + noise / 2) / 20)
 
 
 def test_the_target_weighs_by_precision():
