@@ -28,15 +28,15 @@ def shrinkage_history(
     """James-Stein baseline towards the other prompts' mean and a historical mean, each by its precision.
 
     **Definition.** For rollout j of prompt i. From the other prompts k of the step that have the same history key, in
-    words of `shrinkage_js`: sigma2_b, kappa, n, and S, noise and V, here divided by (Q - sum q_k^2/Q). From the history of
-    the key, in words of `bvblend_eb`: H, sigma2_h, tau2, average 1/m_h, N effective groups::
+    words of `shrinkage_js`: sigma2_b, kappa, n, and S, noise and V, here divided by (Q - sum q_k^2/Q). From the history
+    of the key, in words of `bvblend_eb`: H, sigma2_h, tau2, average 1/m_h, N effective groups::
 
-        drift   = how far H is off because the level moves; 0 unless it is two standard errors from 0
-        spread_h = tau2 - drift
-        N_h     = N * V / (V + N * drift),  V = spread_h + sigma2_h * average 1/m_h
+        drift   = squared error of H because the level moves, 0 within two standard errors (`KeyHistory.drift`)
+        tau2_h  = tau2 - drift
+        N_h     = N * W / (W + N * drift),  W = tau2_h + sigma2_h * average 1/m_h
         c       = (n - 2) / (n - 2 + N_h)                       the others' share in what is pooled
         sigma2  = c * sigma2_b + (1 - c) * sigma2_h
-        t       = c * (S/A * (1 + 1/(kappa + N_h)) - noise) + (1 - c) * spread_h,  A = (n - 3 + N_h)/(n - 1 + N_h)
+        t       = c * (S/A * (1 + 1/(kappa + N_h)) - noise) + (1 - c) * tau2_h,  A = (n - 3 + N_h)/(n - 1 + N_h)
         spread  = t / (1 + c^2 * V/t^2) if t > 0 else 0
         V_b     = (spread + sigma2 * average 1/m_k) / (number of other prompts)
         V_h     = (spread + sigma2 * average 1/m_h) / N + drift
