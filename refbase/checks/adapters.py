@@ -222,6 +222,10 @@ def _flat_subject(
             arguments.append(f"valid=torch.tensor({flags})" if arrays == "torch" else f"valid={flags}")
         return f"estimator({', '.join([*arguments, *_keywords(settings)])})"
 
+    def adapter(settings: Mapping[str, Any], dtype: str, first: str) -> str:
+        given = _from_enumeration(arrays, dtype)
+        return _advantages(f"return estimator({', '.join([given, 'list(group_ids)', *_keywords(settings)])}){first}")
+
     return Subject(
         name,
         call,
@@ -230,9 +234,24 @@ def _flat_subject(
         options,
         code,
         render,
+        adapter,
         masks=masks,
         min_group=min_group,
     )
+
+
+def _from_enumeration(arrays: str, dtype: str) -> str:
+    """Rewards, as `refbase.exact.evaluate` passes them, in the kind of array that the function takes."""
+    return {
+        "torch": f"torch.tensor(rewards, dtype=torch.{dtype})",
+        "numpy": "rewards",
+        "float": "rewards.tolist()",
+        "exact": "rewards",
+    }[arrays]
+
+
+def _advantages(*lines: str) -> str:
+    return "\n".join(["def advantages(rewards, group_ids):", *(f"    {line}" for line in lines)])
 
 
 def _numbers(arrays: str) -> str:
@@ -299,6 +318,16 @@ def _matrix_subject(
         }.get(arrays, f"[{parts}]")
         return f"estimator({', '.join([wrap, *_keywords(settings)])})"
 
+    def adapter(settings: Mapping[str, Any], dtype: str, first: str) -> str:
+        given, more = _from_enumeration(arrays, dtype), "".join(f", {word}" for word in _keywords(settings))
+        if arrays in ("torch", "numpy"):
+            return _advantages(f"return estimator({given}.reshape(len(set(group_ids)), -1){more}).reshape(-1)")
+        return _advantages(
+            f"values, size = {given}, len(rewards) // len(set(group_ids))",
+            "matrix = [values[k : k + size] for k in range(0, len(values), size)]",
+            f"return [value for group in estimator(matrix{more}) for value in group]",
+        )
+
     return Subject(
         name,
         call,
@@ -307,6 +336,7 @@ def _matrix_subject(
         options,
         code,
         render,
+        adapter,
         ragged=False,
         masks=False,
         min_group=min_group,
@@ -434,6 +464,20 @@ def _verl_subject(
         body = "".join(f"    {line},\n" for line in lines)
         return f"estimator(\n{body})[0]"
 
+    def adapter(settings: Mapping[str, Any], dtype: str, first: str) -> str:
+        config = f'OmegaConf.create({{"gamma": 1.0, "norm_adv_by_std_in_grpo": True{_config_text(settings)}}})'
+        return _advantages(
+            "rows = [[0, r, 0] for r in rewards]",
+            "arguments = {",
+            f'    "token_level_rewards": torch.tensor(rows, dtype=torch.{dtype}),',
+            '    "response_mask": torch.tensor([[1, 1, 0]] * len(rows)),',
+            '    "index": np.array(group_ids, dtype=object),',
+            f'    "config": {config},',
+            *([f'    "reward_baselines": torch.full((len(rows),), {GREEDY_REWARD}),'] if greedy else []),
+            "}",
+            "return estimator(**arguments)[0][:, 0]",
+        )
+
     imports = "import numpy as np\nimport torch\nfrom omegaconf import OmegaConf\n"
     return Subject(
         name,
@@ -443,6 +487,7 @@ def _verl_subject(
         options,
         imports + code,
         render,
+        adapter,
         dtypes=("float32",),  # what verl's rewards are
         min_group=min_group,
         min_valid=min_valid,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from refbase.checks.broken_memory import MEMORIES, memory_subject
@@ -197,6 +198,49 @@ def history_lost_on_reload(rewards: Any, group_ids: Any, valid: Any = None) -> E
     return replace(good, baseline=good.baseline - lost, advantages=good.advantages + lost)
 
 
+def own_group_in_the_spread(rewards: Any, group_ids: Any, valid: Any = None) -> Estimate:
+    """The blend of `shrinkage_js` by a weight whose noise and spread are those of all prompts, the own one included."""
+    import torch
+
+    from refbase.kernels.shrinkage_js import shrinkage_js
+
+    good = shrinkage_js(rewards, group_ids, valid)
+    groups = [rows for rows in _groups(group_ids, valid) if len(rows) > 1]
+    if len(groups) < 4:
+        return good
+    values = rewards.double()
+    noise = sum(_centred(values[rows]).square().sum() for rows in groups) / sum(len(rows) - 1 for rows in groups)
+    spread = torch.stack([values[rows].mean() for rows in groups]).var()
+    weight = good.weight.double()
+    for rows in groups:
+        v = noise / (len(rows) - 1)
+        weight[rows] = v / (v + spread) if noise > 0 else 0.0
+    return _reblended(good, weight)
+
+
+def own_noise_against_history(rewards: Any, group_ids: Any, valid: Any = None) -> Estimate:
+    """`bvblend_eb` with the variance of the own group, which holds the own reward, in place of history's."""
+    from refbase.kernels.bvblend_eb import bvblend_eb
+
+    state = past_state(float)
+    good = with_state(bvblend_eb, state)(rewards, group_ids, valid)
+    doubt = state.keys[None].between_variance + state.keys[None].mean_variance
+    weight = good.weight.double()
+    for rows in _groups(group_ids, valid):
+        if len(rows) > 1:
+            v = rewards[rows].double().var() / (len(rows) - 1)
+            weight[rows] = v / (v + doubt)
+    return _reblended(good, weight)
+
+
+def _reblended(good: Estimate, weight: Any) -> Estimate:
+    """The same local means and targets under another weight, where both exist."""
+    weight = weight.to(good.weight.dtype)
+    baseline = good.local + weight * (good.target - good.local)
+    baseline = baseline.where(baseline.isfinite(), good.baseline)
+    return replace(good, weight=weight, baseline=baseline, advantages=good.advantages + good.baseline - baseline)
+
+
 # --- masks --------------------------------------------------------------------------------------------
 
 
@@ -383,6 +427,25 @@ _ENTRIES = (
         "jsboige/CoursIA#15256",
         ("own_reward_independent", "unbiased"),
         (*_LOCAL, "scale", "own_reward_independent", "unbiased"),
+    ),
+    _torch(
+        "own_group_in_the_spread",
+        own_group_in_the_spread,
+        "shrinks by a weight estimated from all prompts, the own one included, from four prompts on",
+        "jsboige/CoursIA#15256 (a baseline that contains what it judges)",
+        ("unbiased", "own_reward_independent"),
+        ("shift", "scale", "own_reward_independent", "unbiased", "convex_weight"),
+        parts=True,
+    ),
+    _torch(
+        "own_noise_against_history",
+        own_noise_against_history,
+        "weighs history against the variance of the own group, which holds the own reward",
+        "arXiv 2606.28707 (its weight does so, and its authors claim no unbiasedness)",
+        ("unbiased", "own_reward_independent"),
+        ("group_local", "own_reward_independent", "unbiased", "convex_weight"),
+        parts=True,
+        context=(Fraction(0), Fraction(1)),
     ),
     _torch(
         "mean_added_back",

@@ -140,16 +140,14 @@ _IMPORTS = {
 
 
 def listing(subject: Subject, probe: Probe) -> str:
-    """The recorded calls as Python to paste."""
+    """The recorded calls as Python to paste, imports first."""
     text = probe.listing
     if text is None:
         notes = [f"  # {probe.notes[k]}" if k in probe.notes else "" for k in range(len(probe.calls))]
         text = "\n".join(f"print({call}){note}" for call, note in zip(probe.calls, notes, strict=True))
-    heads = [
-        ("json.", "import json"),
-        ("torch.", "import torch"),
-        ("Fraction(", "from fractions import Fraction"),
-        ("np.", "import numpy as np"),
-    ]
-    imports = [line for mark, line in heads if mark in text and line not in subject.code + text]
-    return "\n".join([*imports, *([subject.code] if subject.code else []), text])
+    text = f"{subject.code}\n{text}" if subject.code else text
+    lines = text.splitlines()
+    imports = [line for line in lines if line.startswith(("import ", "from "))]
+    missing = [line for mark, line in _IMPORTS.items() if mark in text and line not in imports]
+    body = [line for line in lines if line not in imports]
+    return "\n".join([*missing, *dict.fromkeys(imports), *body]).strip("\n")

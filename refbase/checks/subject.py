@@ -122,6 +122,11 @@ class Subject:
         Python that binds the name ``estimator``, put before the calls of a printed counterexample.
     render
         Text of one call, where the outside signature is not ``estimator(rewards, group_ids, valid)``.
+    adapter
+        Goes with `render`: ``adapter(options, dtype, first)`` is the text of a function ``advantages(rewards,
+        group_ids)`` around ``estimator``, as `refbase.exact.evaluate` calls it: rows grouped by prompt, rewards a list
+        of Fractions for exact subjects and a float64 array for others. ``first`` is the text "[0]" where `call`
+        returns several outputs, else "".
     dtypes
         Floating dtypes of a torch subject; the first one is preferred in counterexamples.
     ragged, masks
@@ -146,6 +151,7 @@ class Subject:
     options: Mapping[str, Any] = field(default_factory=dict)
     code: str = ""
     render: Callable[[Batch, Mapping[str, Any]], str] | None = None
+    adapter: Callable[[Mapping[str, Any], str, str], str] | None = None
     dtypes: tuple[str, ...] = ("float32", "float64")
     ragged: bool = True
     masks: bool = True

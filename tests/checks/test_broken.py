@@ -12,7 +12,7 @@ from refbase.checks import LAWS, run_law
 from refbase.checks.broken import BROKEN
 from refbase.checks.broken_memory import memory_subject
 from refbase.checks.catalogue import catalogue_subject
-from refbase.checks.laws import history
+from refbase.checks.laws import history, unbiased
 
 PAIRS = [(broken, law) for broken in BROKEN.values() for law in broken.laws]
 
@@ -71,6 +71,15 @@ def test_a_history_that_looks_ahead_is_seen_where_other_prompts_matter_too():
     result = run_law(replace(subject, memory=replace(honest, estimate=ahead)), law)
     assert result.status == "fails"
     assert "moved with rewards of its own prompt" in result.report()
+
+
+def test_what_acts_from_four_prompts_on_needs_problems_of_four():
+    """On one to three prompts the mistake is `rloo`, which is unbiased: those problems alone would let it through."""
+    broken = BROKEN["own_group_in_the_spread"].subject
+    assert run_law(broken, replace(LAWS["unbiased"], cases=unbiased.few_prompts)).holds
+    result = run_law(broken, LAWS["unbiased"])
+    assert result.status == "fails"
+    assert result.code.count("Prompt([") == 4
 
 
 def test_the_printed_counterexample_runs(capsys):

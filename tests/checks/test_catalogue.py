@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
+
 import pytest
 
 from refbase.catalog import TRAITS
-from refbase.checks import LAWS, binding_laws, catalogue_subjects, run_law
+from refbase.checks import LAWS, Batch, Probe, binding_laws, catalogue_subjects, run_law
+from refbase.checks.subject import read_answer
 
 #: A single input, or conditions that a good part of the inputs fail.
 FEW = ("empty_batch", "masked_absent", "masked_inert", "strided", "own_reward_independent", "shift")
@@ -15,13 +19,48 @@ PAIRS = [
 ]
 
 
+#: About equal rewards, which no weight can move.
+LEVEL = ("constant_batch", "constant_zero")
+
+
+def blends(weight):
+    return any(0 < w < 1 for w in weight)
+
+
+class Watched:
+    """The subject's call, and how often its weight was neither 0 nor 1."""
+
+    def __init__(self, call):
+        self.call, self.blended = call, 0
+
+    def __call__(self, rewards, group_ids, valid=None, **options):
+        result = self.call(rewards, group_ids, valid, **options)
+        self.blended += blends(read_answer(result, len(group_ids)).weight)
+        return result
+
+
+def can_blend(subject):
+    """Whether its weight is ever strictly between 0 and 1: in five groups with noise and spread."""
+    rewards = [Fraction(r) for r in (0, 1, 0, 1, 1, 1, 0, 0, 1, 2)]
+    return blends(Probe(subject)(Batch(tuple(rewards), tuple("aabbccddee"))).weight)
+
+
 @pytest.mark.parametrize(("subject", "law"), PAIRS, ids=[f"{s.name}-{law.id}" for s, law in PAIRS])
 def test_claimed_law_holds(subject, law):
     assert law.needs(subject) is None
-    result = run_law(subject, law)
+    watched = Watched(subject.call)
+    result = run_law(replace(subject, call=watched), law)
     assert result.holds, result.report()
     # Most inputs met the law's conditions, unless there are few to try.
     assert result.examples >= min(0.6 * law.max_examples, 40) or law.id in FEW
+    # An estimator that blends did so on some of them: a law that sees weight 0 only is one about `rloo`.
+    if law.max_examples >= 40 and law.id not in LEVEL and not law.id.startswith("history_") and can_blend(subject):
+        assert watched.blended
+
+
+def test_which_estimators_blend():
+    found = {subject.name.partition("[")[0] for subject in catalogue_subjects() if can_blend(subject)}
+    assert found == {"shrinkage", "shrinkage_js", "bvblend", "bvblend_eb"}
 
 
 def test_traits_named_by_laws_exist():

@@ -38,6 +38,7 @@ REGIONS = {
     "interleaved rows": interleaved,
     "one group": lambda b: len(sizes(b)) == 1 and len(b) > 3,
     "five groups of at least two": lambda b: len(sizes(b)) >= 5 and sizes(b)[0] >= 2,
+    "four groups of at least two and one of one": lambda b: sizes(b)[:1] == [1] and sum(m > 1 for m in sizes(b)) >= 4,
     "a constant group beside one that is not": lambda b: (
         {len(values_of(b, g)) > 1 for g, rows in b.groups.items() if len(rows) > 1} == {True, False}
     ),
@@ -57,6 +58,9 @@ MASKED = {
     "a group keeps one row": lambda b: any(
         len(rows) == 1 < b.group_ids.count(label) for label, rows in b.groups.items()
     ),
+    "four groups keep two rows, and rows are masked": lambda b: (
+        len(b.rows) < len(b) and sum(len(rows) > 1 for rows in b.groups.values()) >= 4
+    ),
 }
 
 
@@ -70,20 +74,21 @@ def test_masked_batches_reach(region):
     find(batches(SUBJECT, masks=True), MASKED[region], settings=QUICK)
 
 
-def test_the_regions_are_common_enough():
+@pytest.mark.parametrize(("masks", "regions"), [(False, REGIONS), (True, MASKED)], ids=["plain", "masked"])
+def test_the_regions_are_common_enough(masks, regions):
     """Each is met several times in the number of inputs that a law tries."""
     seen: Counter[str] = Counter()
     drawn = 0
 
     @settings(max_examples=300, derandomize=True, database=None, deadline=None)
-    @given(batches(SUBJECT))
+    @given(batches(SUBJECT, masks=masks))
     def count(batch):
         nonlocal drawn
         drawn += 1
-        seen.update(region for region, holds in REGIONS.items() if holds(batch))
+        seen.update(region for region, holds in regions.items() if holds(batch))
 
     count()
-    rare = {region: seen[region] for region in REGIONS if seen[region] * 60 < drawn}
+    rare = {region: seen[region] for region in regions if seen[region] * 60 < drawn}
     assert not rare, (rare, drawn)
 
 
@@ -118,7 +123,7 @@ def test_relabelling_reaches_each_pool_and_keeps_groups_apart(pool):
 
 def test_pools_hold_labels_that_are_distinct_as_dict_keys():
     for pool in LABEL_POOLS.values():
-        assert len(set(pool)) == len(pool) >= 7
+        assert len(set(pool)) == len(pool) >= 9
 
 
 def test_reordering_reaches_a_proper_permutation():
@@ -141,6 +146,19 @@ def test_problems_reach_singletons_ragged_and_three_responses():
     find(strategy, lambda p: len({prompt.rollouts for prompt in p.prompts}) > 1, settings=QUICK)
     find(strategy, lambda p: any(len(prompt.rewards) == 3 for prompt in p.prompts), settings=QUICK)
     find(strategy, lambda p: len(p.prompts) == 3, settings=QUICK)
+    find(strategy, lambda p: sum(prompt.rollouts > 1 for prompt in p.prompts) >= 5, settings=QUICK)
+    find(unbiased.problems(MATRIX), lambda p: {prompt.rollouts for prompt in p.prompts} == {2} and len(p.prompts) == 6)
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+def test_problems_stay_small_and_obey_the_smallest_group(least):
+    @settings(max_examples=100, derandomize=True, database=None, deadline=None)
+    @given(unbiased.problems(Subject("some", call=SUBJECT.call, min_group=least)))
+    def check(problem):
+        assert problem.outcomes() <= unbiased.BUDGET
+        assert min(prompt.rollouts for prompt in problem.prompts) >= least
+
+    check()
 
 
 def test_streams_reach_several_keys_masks_and_warm_histories():

@@ -1,6 +1,7 @@
 """Outside signatures as subjects of the laws."""
 
 import re
+from fractions import Fraction
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from refbase.catalog import CATALOG
 from refbase.checks import LAWS, Batch, Probe, Subject, SubjectError, as_subject, run_law, run_same_as
 from refbase.checks.__main__ import first_trouble
+from refbase.checks.laws._common import show
 from refbase.validate import InputError, InputTypeError
 
 
@@ -66,6 +68,39 @@ def test_broken_is_caught_with_code_that_runs(capsys):
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 2
     assert "from toys import sorted_rows as estimator" in result.code
+
+
+@pytest.mark.parametrize(
+    ("target", "how"),
+    [
+        ("toys:scaled", {"arrays": "torch"}),
+        ("toys:scaled", {"arrays": "numpy", "factor": 3}),
+        ("toys:scaled", {"arrays": "float"}),
+        ("toys:scaled", {"arrays": "exact", "factor": Fraction(1, 3)}),
+        ("toys:scaled_twice", {"arrays": "torch"}),
+        ("toys:scaled_twice", {"arrays": "exact"}),
+        ("toys:torch_matrix", {"signature": "matrix"}),
+        ("toys:numpy_matrix", {"signature": "matrix", "arrays": "numpy"}),
+        ("toys:list_matrix", {"signature": "matrix", "arrays": "float"}),
+        ("toys:list_matrix", {"signature": "matrix", "arrays": "exact"}),
+        ("toys:as_verl", {"signature": "verl"}),
+        ("toys:with_greedy", {"signature": "verl", "share": 0.5}),
+        ("refbase:group_mean", {"arrays": "exact"}),
+        ("refbase:group_mean", {"arrays": "float", "singletons": "zero"}),
+        ("refbase:grpo", {"arrays": "torch", "eps": 0.5}),
+    ],
+)
+def test_the_counterexample_to_unbiasedness_can_be_pasted(target, how, capsys):
+    """It enumerates the same problem without the suite, and prints the gradients that the verdict is about."""
+    result = run_law(as_subject(target, **how), LAWS["unbiased"])
+    assert result.status == "fails", result.report()
+    names = {}
+    exec(compile(result.code, "counterexample", "exec"), names)
+    printed = capsys.readouterr().out
+    assert printed == f"{names['report'].expected_gradient} {names['report'].true_gradient}\n"
+    prompt = int(result.reason.rpartition(" ")[2])
+    assert show(list(names["report"].expected_gradient[prompt])) == result.got
+    assert show(list(names["report"].true_gradient[prompt])) == result.expected != result.got
 
 
 @pytest.mark.parametrize(

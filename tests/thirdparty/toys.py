@@ -53,6 +53,22 @@ def as_verl(token_level_rewards, response_mask, index, config=None, **kwargs):
     return advantages, returns.unsqueeze(-1) * response_mask
 
 
+def scaled(rewards, group_ids, factor=2):
+    """Some multiple of the reward; of a list, an array or a tensor."""
+    return [factor * r for r in rewards] if isinstance(rewards, list) else factor * rewards
+
+
+def scaled_twice(rewards, group_ids, factor=2):
+    return scaled(rewards, group_ids, factor), rewards
+
+
+def with_greedy(token_level_rewards, response_mask, index, config=None, reward_baselines=None):
+    """Half of what verl's `remax` gives."""
+    returns = token_level_rewards.sum(-1)
+    advantages = (config.share * (returns - reward_baselines)).unsqueeze(-1) * response_mask
+    return advantages, returns.unsqueeze(-1) * response_mask
+
+
 # --- broken -------------------------------------------------------------------------------------------------
 
 

@@ -44,12 +44,14 @@ def _evaluate(probe: Probe, problem: Problem) -> tuple[Report, float]:
     subject = probe.subject
     if min(prompt.rollouts for prompt in problem.prompts) < subject.min_group:
         reject()
-    dtype = "float64" if "float64" in subject.dtypes else subject.dtypes[0]
+    dtype = _dtype(subject)
     eps = [0.0]
 
     def call(rewards: Any, group_ids: Any) -> Any:
         given = to_tensor(rewards, dtype) if subject.numbers == "torch" else list(map(_number, rewards))
         answer = read_answer(probe.run(given, list(group_ids)), len(group_ids))
+        if isinstance(answer.raw, tuple):
+            probe.listing = _listing(problem, subject, "[0]")
         if not all(map(math.isfinite, answer.advantages)):
             raise Violation("non-finite advantages for one of the outcomes", "finite numbers", show(answer.advantages))
         eps[0] = max(eps[0], answer.eps)
@@ -62,47 +64,94 @@ def _evaluate(probe: Probe, problem: Problem) -> tuple[Report, float]:
     return evaluate(problem, call, arithmetic="exact" if subject.numbers == "exact" else "float"), eps[0]
 
 
-def _listing(problem: Problem, subject: Subject) -> str:
+def _dtype(subject: Subject) -> str:
+    return "float64" if "float64" in subject.dtypes else subject.dtypes[0]
+
+
+def _listing(problem: Problem, subject: Subject, first: str = "") -> str:
+    """The enumeration as Python to paste; `first` picks the advantages where the estimator returns several outputs."""
     prompts = ", ".join(
         f"Prompt([{', '.join(f'{str(p)!r}' for p in prompt.probabilities)}], "
         f"[{', '.join(f'{str(r)!r}' for r in prompt.rewards)}], {prompt.rollouts})"
         for prompt in problem.prompts
     )
-    lines = ["from refbase.exact import Problem, Prompt, evaluate, on_torch", f"problem = Problem([{prompts}])"]
-    if subject.render is not None:
-        rollouts = [f"{prompt.rollouts} of group {k}" for k, prompt in enumerate(problem.prompts)]
-        return "\n".join([*lines, f"# estimator: its advantages for each outcome, rollouts {', '.join(rollouts)}"])
-    options = "".join(f", {key}={_text(value)}" for key, value in subject.options.items())
-    bound = f"lambda r, g: estimator(r, g{options})" if options else "estimator"
-    call = {
-        "exact": f"evaluate(problem, {bound})",
-        "float": f'evaluate(problem, lambda r, g: ({bound})(r.tolist(), g), arithmetic="float")',
-        "torch": f'evaluate(problem, on_torch({bound}), arithmetic="float")',
-    }[subject.numbers]
-    return "\n".join([*lines, f"report = {call}", "print(report.expected_gradient, report.true_gradient)"])
+    how = "" if subject.numbers == "exact" else ', arithmetic="float"'
+    return "\n".join(
+        [
+            "from refbase.exact import Problem, Prompt, evaluate",
+            _adapter(subject, first),
+            f"problem = Problem([{prompts}])",
+            f"report = evaluate(problem, advantages{how})",
+            "print(report.expected_gradient, report.true_gradient)",
+        ]
+    )
+
+
+def _adapter(subject: Subject, first: str) -> str:
+    """A function ``advantages(rewards, group_ids)`` around ``estimator``, as `evaluate` calls it."""
+    if subject.adapter is not None:
+        text = subject.adapter(subject.options, _dtype(subject), first)
+    else:
+        given = {
+            "exact": "rewards",
+            "float": "rewards.tolist()",
+            "torch": f"torch.tensor(rewards, dtype=torch.{_dtype(subject)})",
+        }[subject.numbers]
+        options = "".join(f", {key}={_text(value)}" for key, value in subject.options.items())
+        text = f"def advantages(rewards, group_ids):\n    return estimator({given}, list(group_ids){options}){first}"
+    return f"\n\n{text}\n\n"
 
 
 def _text(value: Any) -> str:
     return render_number(value) if isinstance(value, (Fraction, float)) else repr(value)
 
 
+#: Joint outcomes of one problem, each of which costs a call: four prompts of two rollouts and two responses.
+BUDGET = 256
+
+
 @st.composite
-def problems(draw: st.DrawFn, subject: Subject, least: int = 1) -> Problem:
-    """One to three prompts of two or three responses, at most 2**8 outcomes."""
-    budget = 256
+def few_prompts(draw: st.DrawFn, subject: Subject, least: int = 1) -> Problem:
+    """One to three prompts of two or three responses, in groups of unequal size where the subject takes them."""
+    left = BUDGET
     least = max(least, subject.min_group)
     prompts: list[Prompt] = []
     size = draw(st.integers(least, 3))
     for _ in range(draw(st.integers(1, 3))):
         responses = draw(st.integers(2, 3))
         rollouts = draw(st.integers(least, 3)) if subject.ragged else size
-        if responses**rollouts > budget:
+        if responses**rollouts > left:
             break
-        budget //= responses**rollouts
-        shares = draw(st.lists(st.integers(1, 4), min_size=responses, max_size=responses))
-        rewards = draw(st.lists(REWARDS, min_size=responses, max_size=responses))
-        prompts.append(Prompt([Fraction(share, sum(shares)) for share in shares], rewards, rollouts))
+        left //= responses**rollouts
+        prompts.append(draw(prompts_of(responses, rollouts)))
     return Problem(prompts)
+
+
+@st.composite
+def many_prompts(draw: st.DrawFn, subject: Subject, least: int = 1) -> Problem:
+    """Four prompts of two rollouts, and up to two whose policy is certain of its response.
+
+    What estimates a spread between prompts needs several others: `shrinkage_js` acts from four prompts on, below
+    which its weight is 0. A certain response adds a group and no outcome.
+    """
+    prompts = [draw(prompts_of(2, 2)) for _ in range(4)]
+    for _ in range(draw(st.integers(0, 2))):
+        rollouts = draw(st.integers(max(least, subject.min_group), 3)) if subject.ragged else 2
+        prompts.append(Prompt([1], [draw(REWARDS)], rollouts))
+    return Problem(prompts)
+
+
+@st.composite
+def prompts_of(draw: st.DrawFn, responses: int, rollouts: int) -> Prompt:
+    shares = draw(st.lists(st.integers(1, 4), min_size=responses, max_size=responses))
+    rewards = draw(st.lists(REWARDS, min_size=responses, max_size=responses))
+    return Prompt([Fraction(share, sum(shares)) for share in shares], rewards, rollouts)
+
+
+def problems(subject: Subject, least: int = 1) -> Any:
+    """Problems of both kinds; the second only for groups that may be as small as two."""
+    few = few_prompts(subject, least)
+    return few if subject.min_group > 2 else st.one_of(few, many_prompts(subject, least))
 
 
 LAWS = (
