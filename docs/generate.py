@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from refbase.catalog import TRAITS
+from refbase.catalog import CHOICES, TRAITS
 from refbase.checks import LAWS
 
 DOCS = Path(__file__).parent
@@ -26,13 +26,27 @@ def traits() -> str:
     return "\n".join([*rows, *(f"| `{trait}` | {_plain(claim)} |" for trait, claim in TRAITS.items())])
 
 
+def choices() -> str:
+    rows = ["| estimator | options | claims | since |", "|---|---|---|---|"]
+    for choice in CHOICES:
+        options = ", ".join(f"`{name}={value!r}`" for name, value in choice.options.items()).replace("'", '"')
+        changes = [f"also `{trait}`" for trait in sorted(choice.gains)]
+        changes += [f"not `{trait}`" for trait in sorted(choice.loses)]
+        rows.append(f"| `{choice.estimator}` | {options} | {', '.join(changes)} | {_plain(choice.why)} |")
+    return "\n".join(rows)
+
+
 def _plain(text: str) -> str:
     """Text that Markdown leaves alone."""
     return re.sub(r"([*_|<])", r"\\\1", text)
 
 
 #: (page, name of the marked part) -> its content
-PARTS: dict[tuple[str, str], Callable[[], str]] = {("checks.md", "laws"): laws, ("checks.md", "traits"): traits}
+PARTS: dict[tuple[str, str], Callable[[], str]] = {
+    ("checks.md", "laws"): laws,
+    ("checks.md", "traits"): traits,
+    ("checks.md", "choices"): choices,
+}
 
 
 def outdated(write: bool) -> list[str]:

@@ -16,7 +16,9 @@ Invalid rows
 Numbers
     Kernels accumulate in float64, measured from a member of the data, and return the rewards' floating dtype
     (integers and booleans: torch's default dtype) on their device, without graph and in fresh storage. The spec
-    computes in the rewards' own number type; integers become floats.
+    computes in the rewards' own number type; integers become floats. ``decimal.Decimal`` is refused, as it mixes with
+    neither floats nor Fractions. What the rewards' type cannot hold is infinite in it: the difference of the float16
+    rewards 60000 and -60000, say.
 Absent parts
     A row that has no local mean or no target holds None there (spec) or NaN (kernels). Where neither exists the
     baseline is 0 and the row keeps its raw reward.
@@ -26,8 +28,8 @@ Errors
 `InputError` (a ValueError) and `InputTypeError` (a TypeError) name function, argument, requirement, value with its
 place, and remedy. All estimators raise them for: an empty batch; rewards that are not one real number per
 rollout; a NaN or infinite reward of a valid rollout under ``nonfinite="raise"``; `group_ids` or `valid` of another
-length; labels of valid rollouts that cannot be hashed or differ from themselves (NaN); flags other than booleans, 0
-and 1; options outside their range; unknown options. `DegenerateBatchWarning` is issued when each of several
+length; labels of valid rollouts that cannot be hashed or differ from themselves (NaN, NaT); flags other than
+booleans, 0 and 1; options outside their range; unknown options. `DegenerateBatchWarning` is issued when each of several
 rollouts is alone in its group, and when no rollout gets an advantage although the rewards differ between groups.
 
 Examples

@@ -1,4 +1,7 @@
-"""The table of estimators: names, implementations, claimed properties, sources. Everything else reads it."""
+"""The table of estimators: names, implementations, claimed properties, sources. Everything else reads it.
+
+Traits are those of an estimator under its default options; `CHOICES` says which options change them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _INDEPENDENT = ("own_reward_independent", "unbiased", "convex_weight")
 
 @dataclass(frozen=True)
 class Entry:
-    """One estimator: ``refbase.<name>``, its two implementations and what it claims."""
+    """One estimator: ``refbase.<name>``, its two implementations and what it claims with default options."""
 
     name: str
     summary: str
@@ -57,6 +60,18 @@ class Entry:
     @property
     def needs_history(self) -> bool:
         return "history" in self.traits
+
+    def claims(self, **options: Any) -> frozenset[str]:
+        """The traits that it claims under these options.
+
+        >>> sorted(CATALOG["shrinkage"].traits - CATALOG["shrinkage"].claims(variant="released"))
+        ['scale']
+        """
+        traits = self.traits
+        for choice in CHOICES:
+            if choice.estimator == self.name and choice.options.items() <= options.items():
+                traits = (traits | choice.gains) - choice.loses
+        return traits
 
     def load_spec(self) -> Callable[..., Any]:
         return load(self.spec)
@@ -121,7 +136,7 @@ _ENTRIES = (
     _entry(
         "shrinkage_js",
         "the same blend with the noise of the means taken out of the between-prompt spread",
-        "as shrinkage, w = v/(v + spread + Var(target)), positive-part James-Stein spread",
+        "as shrinkage, w = v/max(v + spread + Var(target), gap^2/(a*n)); gap = local - target, a = (n-3)/(n-1)",
         ("shift", "scale", *_INDEPENDENT),
         "this library; James and Stein 1961, arXiv 2511.03710",
     ),
@@ -152,6 +167,57 @@ _ENTRIES = (
         "mean of the group",
         (*_LOCAL, "scale", "convex_weight"),
         "Zhang et al. 2025, arXiv 2504.19599",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Options that change what an estimator claims; the rows of an estimator apply one after the other."""
+
+    estimator: str
+    options: Mapping[str, Any]
+    gains: frozenset[str]
+    loses: frozenset[str]
+    why: str
+
+
+def _choice(
+    estimator: str, options: dict[str, Any], why: str, gains: tuple[str, ...] = (), loses: tuple[str, ...] = ()
+) -> Choice:
+    return Choice(estimator, MappingProxyType(options), frozenset(gains), frozenset(loses), why)
+
+
+CHOICES = (
+    _choice(
+        "rloo",
+        {"singletons": "zero"},
+        "a zero advantage in a group of one is a baseline equal to the own reward",
+        loses=("own_reward_independent", "unbiased"),
+    ),
+    _choice(
+        "shrinkage",
+        {"variant": "released"},
+        "1e-6 is added to what has the unit of a squared reward",
+        loses=("scale",),
+    ),
+    _choice(
+        "bvblend",
+        {"local": "loo"},
+        "local mean and weight come from the group's other rollouts and from history",
+        gains=("own_reward_independent",),
+    ),
+    _choice(
+        "bvblend",
+        {"local": "loo", "scale": "none"},
+        "and nothing is divided by",
+        gains=("unbiased",),
+    ),
+    _choice(
+        "bvblend_eb",
+        {"scale": "history"},
+        "a divisor from history keeps the direction of the expected gradient, not its length",
+        loses=("unbiased",),
     ),
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from itertools import pairwise
 from types import MappingProxyType
@@ -131,6 +131,8 @@ class KeyHistory:
 class HistoryState:
     """State of the estimators that read a history: one `KeyHistory` per history key, and how to update them.
 
+    `empty` and `update_history` make states. Built directly, or read with `from_dict`, one is checked as a whole.
+
     Parameters
     ----------
     window
@@ -144,6 +146,11 @@ class HistoryState:
         Number of updates applied.
     last_step
         Largest step id seen; `update_history` ignores ids up to it.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        What no sequence of updates could have produced; the message names the field.
 
     Examples
     --------
@@ -164,6 +171,24 @@ class HistoryState:
     last_step: int | None = None
     _keys: dict[Key, KeyHistory] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        from refbase._history_format import check_parts
+
+        check_parts(self.window, self.decay, self.max_keys, self.updates, self.last_step, self._keys)
+        # NumPy's integers are not JSON's; and the caller's dictionary stays his.
+        last_step = None if self.last_step is None else int(self.last_step)
+        self._set(int(self.window), self.decay, int(self.max_keys), int(self.updates), last_step, dict(self._keys))
+
+    def _set(self, *values: Any) -> HistoryState:
+        for part, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, part.name, value)
+        return self
+
+    @classmethod
+    def _of(cls, *values: Any) -> HistoryState:
+        """A state of parts that are known to be good: checking all keys again at each step would take seconds."""
+        return object.__new__(cls)._set(*values)
+
     @classmethod
     def empty(cls, window: int = 100, decay: Any = 0.95, max_keys: int = 65536) -> HistoryState:
         """A state without history.
@@ -173,11 +198,7 @@ class HistoryState:
         InputError, InputTypeError
             `decay` outside [0, 1); `window` or `max_keys` not an integer of at least 1.
         """
-        where = "HistoryState"
-        validate.check_integer(where, "window", window, 1)
-        validate.check_number(where, "decay", decay, 0, 1, open_high=True)
-        validate.check_integer(where, "max_keys", max_keys, 1)
-        return cls(int(window), decay, int(max_keys))
+        return cls(window, decay, max_keys)
 
     @property
     def keys(self) -> Mapping[Key, KeyHistory]:
@@ -279,7 +300,8 @@ def update_history(
         oldest = sorted(histories, key=lambda key: (histories[key].last_update, *_canonical(key)))
         for key in oldest[: len(histories) - state.max_keys]:
             del histories[key]
-    return replace(state, updates=count, last_step=state.last_step if step is None else step, _keys=histories)
+    last_step = state.last_step if step is None else step
+    return HistoryState._of(state.window, state.decay, state.max_keys, count, last_step, histories)
 
 
 def check_state(where: str, state: Any) -> None:
@@ -303,12 +325,14 @@ def group_keys(
         key = listed[row]
         if not (key is None or isinstance(key, str) or (isinstance(key, int) and not isinstance(key, bool))):
             got = f"{key!r} of type {type(key).__name__} at rollout {row}"
-            validate.reject_type(where, "history_keys", "hold strings, ints or None", got)
+            remedy = "Convert them, for instance with str."
+            validate.reject_type(where, "history_keys", "hold strings, ints or None", got, remedy)
         if keys[code] is _UNSET:
             keys[code] = key
         elif type(keys[code]) is not type(key) or keys[code] != key:
             got = f"{keys[code]!r} and {key!r} (rollout {row}) in one group"
-            validate.reject(where, "history_keys", "be the same for all rollouts of a group", got)
+            remedy = "Give all rollouts of a prompt the prompt's key."
+            validate.reject(where, "history_keys", "be the same for all rollouts of a group", got, remedy)
     return keys
 
 

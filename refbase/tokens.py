@@ -19,7 +19,8 @@ MASKED_REWARDS = ("count", "drop")
 
 
 def valid_rows(response_mask: Tensor) -> Tensor:
-    """(N,) bool: rows with at least one valid token; the others are padding or fully rejected."""
+    """(N,) bool: rows of an (N, T) mask with at least one valid token; the others are padding or fully rejected."""
+    check_zero_one("valid_rows", response_mask)
     return response_mask.sum(-1) != 0
 
 
@@ -78,7 +79,7 @@ def sequence_log_probs(log_probs: Tensor, response_mask: Tensor) -> Tensor:
 
 
 def broadcast(values: Tensor, response_mask: Tensor) -> Tensor:
-    """(N,) values to the valid tokens of an (N, T) mask of 0 and 1; exactly 0 elsewhere, fresh storage."""
+    """(N,) values to the valid tokens of an (N, T) mask of 0 and 1 or booleans; exactly 0 elsewhere, fresh storage."""
     check_per_row("broadcast", values, response_mask)
     if values.device.type != "cpu" or not values.dtype.is_floating_point or not bool(values.isfinite().all()):
         return torch.where(response_mask != 0, values.unsqueeze(-1), 0)
@@ -98,23 +99,40 @@ def _blocks(values: Tensor, elements: int = 1 << 15) -> Iterator[slice]:
 
 
 def check_per_row(where: str, values: Tensor, response_mask: Tensor) -> None:
-    """One value for each row of the mask."""
-    if not validate.is_tensor(values) or not validate.is_tensor(response_mask):
-        got = f"{type(values).__name__} and {type(response_mask).__name__}"
-        validate.reject_type(where, "values", "be a tensor, as `response_mask` must be", got)
+    """One value for each row of a mask of 0 and 1."""
+    _check_tensors(where, "values", values, response_mask)
     if response_mask.dim() != 2 or values.shape != response_mask.shape[:1]:
         got = f"{tuple(values.shape)} against a mask of {tuple(response_mask.shape)}"
-        validate.reject(where, "values", "have shape (N,) for a mask of (N, T)", got)
+        remedy = "Pass one value for each row of the mask."
+        validate.reject(where, "values", "have shape (N,) for a mask of (N, T)", got, remedy)
+    check_zero_one(where, response_mask)
 
 
 def check_mask(where: str, argument: str, values: Tensor, response_mask: Tensor) -> None:
     """The mask must match `values` in shape and hold 0 and 1 only."""
-    if not validate.is_tensor(values) or not validate.is_tensor(response_mask):
-        got = f"{type(values).__name__} and {type(response_mask).__name__}"
-        validate.reject_type(where, argument, "be a tensor, as `response_mask` must be", got)
+    _check_tensors(where, argument, values, response_mask)
     if values.dim() != 2 or values.shape != response_mask.shape:
         got = f"{tuple(values.shape)} against a mask of {tuple(response_mask.shape)}"
-        validate.reject(where, argument, "have shape (N, T), as `response_mask` has", got)
+        remedy = "Pass both with one row per rollout and one column per token."
+        validate.reject(where, argument, "have shape (N, T), as `response_mask` has", got, remedy)
+    check_zero_one(where, response_mask)
+
+
+def _check_tensors(where: str, argument: str, values: Tensor, response_mask: Tensor) -> None:
+    if not validate.is_tensor(values) or not validate.is_tensor(response_mask):
+        got = f"{type(values).__name__} and {type(response_mask).__name__}"
+        requirement = "be a tensor, as `response_mask` must be"
+        validate.reject_type(where, argument, requirement, got, validate.AS_TENSOR)
+
+
+def check_zero_one(where: str, response_mask: Tensor) -> None:
+    """The mask must be (N, T) and hold booleans, or 0 and 1: a 2 would count a token twice, a 0.5 half."""
+    if not validate.is_tensor(response_mask):
+        got = type(response_mask).__name__
+        validate.reject_type(where, "response_mask", "be a tensor", got, validate.AS_TENSOR)
+    if response_mask.dim() != 2:
+        remedy = "Pass one row per rollout and one column per token."
+        validate.reject(where, "response_mask", "have shape (N, T)", f"shape {tuple(response_mask.shape)}", remedy)
     if response_mask.dtype == torch.bool or not response_mask.numel():
         return
     lowest, highest = torch.aminmax(response_mask)
@@ -123,4 +141,5 @@ def check_mask(where: str, argument: str, values: Tensor, response_mask: Tensor)
         if bool(odd.any()):
             row, token = (int(k) for k in odd.nonzero()[0])
             got = f"{response_mask[row, token].item()!r} at row {row}, token {token}"
-            validate.reject(where, "response_mask", "hold 0 and 1", got, "Did another tensor take its place?")
+            remedy = "Did another tensor take its place? Pass the mask itself, as booleans or as 0 and 1."
+            validate.reject(where, "response_mask", "hold 0 and 1", got, remedy)

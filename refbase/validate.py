@@ -1,6 +1,7 @@
 """The only place that rejects user input; every message is built here.
 
-A message names the function, the argument, the requirement, the value with its place, and the remedy.
+A message names the function, the argument, the requirement, the value with its place, and the remedy. Where a plug-in
+calls for somebody who used other names, `worded` puts those into the messages.
 Nothing here imports torch: tensors are recognised and checked through their own methods.
 """
 
@@ -10,8 +11,11 @@ import difflib
 import math
 import numbers
 import warnings
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, NoReturn
 
 import numpy as np
@@ -62,6 +66,16 @@ BVBLEND_SCALES = ("blend", "group", "none")
 BVBLEND_EB_SCALES = ("none", "history")
 REDUCTIONS = ("mean", "sum", "none")
 
+#: NumPy counts both among the integers; neither is a reward.
+_TIMES = (np.datetime64, np.timedelta64)
+
+# Remedies that several messages share.
+EACH = "Pass one for each rollout, invalid ones included."
+ONE_EACH = "Pass one entry per rollout; sum token-level values first."
+SEQUENCE = "Pass a list, an array or a tensor."
+AS_TENSOR = "Convert it with torch.as_tensor."
+FLAGS = "Pass booleans."
+
 
 # --- messages -----------------------------------------------------------------------------------------
 
@@ -78,16 +92,53 @@ def unknown_name(where: str, kind: str, name: object, valid: Collection[str]) ->
     return InputError(f"{where}: unknown {kind} {name!r}; {closest(str(name), valid)}")
 
 
-def reject(where: str, argument: str, requirement: str, got: str, remedy: str = "") -> NoReturn:
+def reject(where: str, argument: str, requirement: str, got: str, remedy: str) -> NoReturn:
     raise InputError(_message(where, argument, requirement, got, remedy))
 
 
-def reject_type(where: str, argument: str, requirement: str, got: str, remedy: str = "") -> NoReturn:
+def reject_type(where: str, argument: str, requirement: str, got: str, remedy: str) -> NoReturn:
     raise InputTypeError(_message(where, argument, requirement, got, remedy))
 
 
 def _message(where: str, argument: str, requirement: str, got: str, remedy: str) -> str:
-    return f"{where}: `{argument}` must {requirement}; got {got}.{' ' + remedy if remedy else ''}"
+    return f"{_name(where)}: `{_name(argument)}` must {requirement}; got {got}. {remedy}"
+
+
+@dataclass(frozen=True)
+class _Wording:
+    names: Mapping[str, str] = field(default_factory=dict)
+    options: str = ""
+
+
+_OURS = _Wording()
+_wording: ContextVar[_Wording] = ContextVar("refbase_wording", default=_OURS)
+
+
+@contextmanager
+def worded(names: Mapping[str, str], options: str) -> Iterator[None]:
+    """Messages and warnings in the words of who called whoever calls us.
+
+    Parameters
+    ----------
+    names
+        Their names of functions and arguments, by ours.
+    options
+        Where they set options: ``singletons="zero"`` becomes ``<options>.singletons=zero``.
+    """
+    token = _wording.set(_Wording(names, options))
+    try:
+        yield
+    finally:
+        _wording.reset(token)
+
+
+def _name(ours: str) -> str:
+    return _wording.get().names.get(ours, ours)
+
+
+def _option(name: str, value: str) -> str:
+    section = _wording.get().options
+    return f"{section}.{name}={value}" if section else f'{name}="{value}"'
 
 
 # --- options ------------------------------------------------------------------------------------------
@@ -96,7 +147,7 @@ def _message(where: str, argument: str, requirement: str, got: str, remedy: str)
 def check_choice(where: str, argument: str, value: object, allowed: Collection[str]) -> None:
     if not isinstance(value, str) or value not in allowed:
         near = closest(str(value), allowed)
-        reject(where, argument, f"be one of {', '.join(map(repr, allowed))}", repr(value), near)
+        reject(where, argument, f"be one of {', '.join(map(repr, allowed))}", repr(value), near[0].upper() + near[1:])
 
 
 def check_number(
@@ -108,26 +159,38 @@ def check_number(
     *,
     open_low: bool = False,
     open_high: bool = False,
+    remedy: str = "",
 ) -> None:
     """A finite real number inside the interval; numbers of any type (Fraction, sympy) are compared as they are."""
     if isinstance(value, (bool, str)) or value is None or not _is_number(value):
-        reject_type(where, argument, "be a real number", f"{value!r} of type {type(value).__name__}")
+        got = f"{value!r} of type {type(value).__name__}"
+        reject_type(where, argument, "be a real number", got, remedy or _as_number(value))
     left = "" if low is None else f"{low} {'<' if open_low else '<='} "
     right = "" if high is None else f" {'<' if open_high else '<='} {high}"
     requirement = f"be a finite number with {left}{argument}{right}" if left or right else "be a finite number"
-    if not _is_finite(value):
-        reject(where, argument, requirement, repr(value))
-    below = low is not None and (value < low or (open_low and value == low))
-    above = high is not None and (value > high or (open_high and value == high))
-    if below or above:
-        reject(where, argument, requirement, repr(value))
+    below = above = False
+    if finite := _is_finite(value):
+        below = low is not None and (value < low or (open_low and value == low))
+        above = high is not None and (value > high or (open_high and value == high))
+    if not finite or below or above:
+        reject(where, argument, requirement, repr(value), remedy or "Pass a number that is.")
 
 
-def check_integer(where: str, argument: str, value: Any, low: int) -> None:
+def check_integer(where: str, argument: str, value: Any, low: int, remedy: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        reject_type(where, argument, "be an integer", f"{value!r} of type {type(value).__name__}")
+        got = f"{value!r} of type {type(value).__name__}"
+        reject_type(where, argument, "be an integer", got, remedy or "Pass a whole number.")
     if value < low:
-        reject(where, argument, f"be at least {low}", repr(value))
+        reject(where, argument, f"be at least {low}", repr(value), remedy or f"Pass {low} or more.")
+
+
+def _as_number(value: Any) -> str:
+    """What to do about something that is no number, or none that formulas can be computed with."""
+    if isinstance(value, Decimal):
+        return "Convert it with Fraction(...), which is exact, or with float(...)."
+    if isinstance(value, str):
+        return "Pass the number itself, without quotes."
+    return "Pass an int, a float, a Fraction or a sympy number."
 
 
 # --- batches ------------------------------------------------------------------------------------------
@@ -151,7 +214,7 @@ def read_rows(where: str, rewards: Any, group_ids: Any, valid: Any = None, nonfi
             continue
         if isinstance(value, (str, bytes)) or not _is_number(value):
             got = f"{value!r} of type {type(value).__name__} at rollout {row}"
-            reject_type(where, "rewards", "hold one number per rollout", got)
+            reject_type(where, "rewards", "hold one number per rollout", got, _as_number(value))
         if _is_finite(value):
             kept.append(row)
         elif nonfinite == "raise":
@@ -171,13 +234,14 @@ def read_tensor_rows(
         remedy = "Sum token-level rewards first (refbase.tokens.sequence_returns), or flatten with one label per row."
         reject(where, "rewards", "have shape (N,), one number per rollout", got, remedy)
     if rewards.is_complex():
-        reject_type(where, "rewards", "be real", f"dtype {rewards.dtype}")
+        reject_type(where, "rewards", "be real", f"dtype {rewards.dtype}", "Pass their real part.")
     if str(rewards.layout) != "torch.strided":
         reject_type(where, "rewards", "be dense", f"layout {rewards.layout}", "Call .to_dense() first.")
     total = rewards.shape[0]
     labels = group_ids if is_tensor(group_ids) else _as_list(where, "group_ids", group_ids, keep_numpy=True)
     if is_tensor(labels) and labels.dim() != 1:
-        reject(where, "group_ids", "have shape (N,)", f"a tensor of shape {tuple(labels.shape)}")
+        got = f"a tensor of shape {tuple(labels.shape)}"
+        reject(where, "group_ids", "have shape (N,)", got, "Flatten it to one label per rollout.")
     _check_lengths(where, total, len(labels))
     values = rewards.double()
     keep = _read_valid_tensor(where, valid, values)
@@ -199,17 +263,17 @@ def read_per_row(where: str, argument: str, values: Any, total: int) -> list[Any
     """A second per-rollout sequence (lengths, log-probabilities, history keys), as a list of length N."""
     listed = _as_list(where, argument, values)
     if len(listed) != total:
-        reject(where, argument, f"have one entry per rollout ({total})", f"{len(listed)} entries")
+        reject(where, argument, f"have one entry per rollout ({total})", f"{len(listed)} entries", EACH)
     return listed
 
 
 def check_tensor_per_row(where: str, argument: str, values: Any, total: int) -> None:
     """A second per-rollout tensor must have shape (N,)."""
     if not is_tensor(values):
-        got = f"{type(values).__name__}"
-        reject_type(where, argument, "be a torch tensor, as `rewards` is one", got)
+        got = type(values).__name__
+        reject_type(where, argument, f"be a torch tensor, as `{_name('rewards')}` is one", got, AS_TENSOR)
     if tuple(values.shape) != (total,):
-        reject(where, argument, f"have shape ({total},)", f"shape {tuple(values.shape)}")
+        reject(where, argument, f"have shape ({total},)", f"shape {tuple(values.shape)}", EACH)
 
 
 def check_squarable(where: str, rows: Rows) -> None:
@@ -228,8 +292,8 @@ def warn_all_singletons(where: str, n_groups: int, n_rows: int) -> None:
     """A batch of groups of one is legal and never what was meant: the group key is unique per rollout."""
     if n_groups == n_rows and n_rows > 1:
         warnings.warn(
-            f"{where}: each of the {n_rows} valid rollouts is alone in its group, so no group baseline exists. "
-            "Check that `group_ids` names the prompt and not the rollout.",
+            f"{_name(where)}: each of the {n_rows} valid rollouts is alone in its group, so no group baseline exists. "
+            f"Check that `{_name('group_ids')}` names the prompt and not the rollout.",
             DegenerateBatchWarning,
             stacklevel=4,
         )
@@ -238,21 +302,22 @@ def warn_all_singletons(where: str, n_groups: int, n_rows: int) -> None:
 def warn_no_signal(where: str) -> None:
     """All groups constant while the batch is not: legal when every prompt is solved or hopeless, else a wrong key."""
     warnings.warn(
-        f"{where}: no rollout has an advantage, since the rewards differ between the groups but within none. "
-        "If this persists, check that `group_ids` names the prompt and not a trajectory or a reward level.",
+        f"{_name(where)}: no rollout has an advantage, since the rewards differ between the groups but within none. "
+        f"If this persists, check that `{_name('group_ids')}` names the prompt and not a trajectory or a reward level.",
         DegenerateBatchWarning,
         stacklevel=4,
     )
 
 
 def reject_singleton(where: str, label: object) -> NoReturn:
-    remedy = 'Pass singletons="raw" to keep the raw reward or singletons="zero" for a zero advantage.'
+    raw, zero = _option("singletons", "raw"), _option("singletons", "zero")
+    remedy = f"Pass {raw} to keep the raw reward or {zero} for a zero advantage."
     reject(where, "group_ids", "give each group at least two valid rollouts", f"one in group {label!r}", remedy)
 
 
 def plain_number(value: Any) -> Any:
     """NumPy scalars and integers as Python numbers that divide without truncation; others as they are."""
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and not isinstance(value, _TIMES):
         value = value.item()
     try:
         return float(value) if isinstance(value, int) else value
@@ -266,20 +331,25 @@ def plain_number(value: Any) -> Any:
 def _as_list(where: str, argument: str, values: Any, keep_numpy: bool = False) -> Any:
     if values is None or isinstance(values, (str, bytes)):
         got = "None" if values is None else f"the string {values!r}"
-        reject_type(where, argument, "be a sequence with one entry per rollout", got)
+        reject_type(where, argument, "be a sequence with one entry per rollout", got, SEQUENCE)
+    if isinstance(values, np.ma.MaskedArray):
+        remedy = "Pass a plain array, and which rollouts to leave out as flags."
+        reject_type(where, argument, "have a value in every row", "a masked array", remedy)
     if isinstance(values, np.ndarray):
         if values.ndim != 1:
-            reject(where, argument, "have shape (N,)", f"an array of shape {values.shape}")
+            reject(where, argument, "have shape (N,)", f"an array of shape {values.shape}", ONE_EACH)
+        if values.dtype.kind in "mM":
+            return list(values)  # as Python objects, NaT is None, or a number that equals itself
         return values if keep_numpy and values.dtype.kind in "iu" else values.tolist()
     if is_tensor(values):
         if values.dim() != 1:
-            reject(where, argument, "have shape (N,)", f"a tensor of shape {tuple(values.shape)}")
+            reject(where, argument, "have shape (N,)", f"a tensor of shape {tuple(values.shape)}", ONE_EACH)
         return values.detach().cpu().tolist()
     if isinstance(values, (set, frozenset, Mapping)):
-        got = type(values).__name__
-        reject_type(where, argument, "be a sequence with one entry per rollout", got, "Its order is not that of rows.")
+        remedy = "Its order is not that of the rows: pass a list."
+        reject_type(where, argument, "be a sequence with one entry per rollout", type(values).__name__, remedy)
     if not isinstance(values, (Sequence, Iterable)):
-        reject_type(where, argument, "be a sequence with one entry per rollout", type(values).__name__)
+        reject_type(where, argument, "be a sequence with one entry per rollout", type(values).__name__, SEQUENCE)
     listed = list(values)
     if argument == "rewards":
         for row, value in enumerate(listed):
@@ -293,7 +363,7 @@ def _check_lengths(where: str, n_rewards: int, n_labels: int) -> None:
     if n_rewards == 0:
         reject(where, "rewards", "hold at least one rollout", "an empty batch", "Skip the step instead.")
     if n_rewards != n_labels:
-        reject(where, "group_ids", f"have one label per rollout ({n_rewards})", f"{n_labels} labels")
+        reject(where, "group_ids", f"have one label per rollout ({n_rewards})", f"{n_labels} labels", EACH)
 
 
 def _read_valid(where: str, valid: Any, total: int) -> list[bool]:
@@ -301,10 +371,10 @@ def _read_valid(where: str, valid: Any, total: int) -> list[bool]:
         return [True] * total
     flags = _as_list(where, "valid", valid)
     if len(flags) != total:
-        reject(where, "valid", f"have one flag per rollout ({total})", f"{len(flags)} flags")
+        reject(where, "valid", f"have one flag per rollout ({total})", f"{len(flags)} flags", EACH)
     for row, flag in enumerate(flags):
         if not isinstance(flag, (bool, np.bool_)) and flag not in (0, 1):
-            reject(where, "valid", "hold booleans or 0 and 1", f"{flag!r} at rollout {row}")
+            reject(where, "valid", "hold booleans or 0 and 1", f"{flag!r} at rollout {row}", FLAGS)
     return [bool(flag) for flag in flags]
 
 
@@ -315,14 +385,14 @@ def _read_valid_tensor(where: str, valid: Any, values: Any) -> Any:
         flags = _read_valid(where, valid, values.shape[0])
         return values.new_tensor(flags).bool()
     if valid.shape != values.shape:
-        reject(where, "valid", f"have shape {tuple(values.shape)}", f"shape {tuple(valid.shape)}")
+        reject(where, "valid", f"have shape {tuple(values.shape)}", f"shape {tuple(valid.shape)}", EACH)
     flags = valid.to(values.device).to(values.dtype)  # the small dtypes lack most operations
     keep = flags.bool()
     if str(valid.dtype) != "torch.bool":
         odd = (keep != flags).nonzero()
         if odd.numel():
             row = int(odd[0, 0])
-            reject(where, "valid", "hold booleans or 0 and 1", f"{valid[row].item()!r} at rollout {row}")
+            reject(where, "valid", "hold booleans or 0 and 1", f"{valid[row].item()!r} at rollout {row}", FLAGS)
     return keep
 
 
@@ -341,7 +411,8 @@ def _factorise(where: str, labels: Sequence[Any], kept: Sequence[int]) -> tuple[
     for code, label in enumerate(distinct):
         if _differs_from_itself(label):
             row = kept[int(np.flatnonzero(codes == code)[0])]
-            reject(where, "group_ids", "hold labels that equal themselves", f"{label!r} at rollout {row}")
+            remedy = "Give the prompt a label, or mark the rollout as not valid."
+            reject(where, "group_ids", "hold labels that equal themselves", f"{label!r} at rollout {row}", remedy)
         if is_tensor(label):  # hashed by identity: each would be a group of its own
             row = kept[int(np.flatnonzero(codes == code)[0])]
             remedy = "Pass one tensor of labels, or its .tolist()."
@@ -384,7 +455,7 @@ def _to_device(codes: np.ndarray, like: Any) -> Any:
 
 
 def _reject_nonfinite(where: str, value: Any, row: int, label: object) -> NoReturn:
-    remedy = 'Pass nonfinite="exclude" to leave such rollouts out.'
+    remedy = f"Pass {_option('nonfinite', 'exclude')} to leave such rollouts out."
     reject(where, "rewards", "be finite", f"{value!r} at rollout {row} (group {label!r})", remedy)
 
 
@@ -395,6 +466,8 @@ def _item(value: Any) -> Any:
 def _is_number(value: Any) -> bool:
     if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
         return False
+    if isinstance(value, (Decimal, *_TIMES)):  # Decimal mixes neither with floats nor with Fractions
+        return False
     # sympy numbers and symbols register with numbers only in part; they all know `is_finite`.
     return isinstance(value, numbers.Number) or hasattr(value, "is_finite")
 
@@ -404,8 +477,7 @@ def _is_finite(value: Any) -> bool:
         return True
     if isinstance(value, numbers.Real):
         return math.isfinite(value)
-    known = value.is_finite  # sympy: True, False or None (a symbol); Decimal: a method
-    return bool(known() if callable(known) else known is not False)
+    return value.is_finite is not False  # sympy: True, False or None (a symbol)
 
 
 def _differs_from_itself(label: Any) -> bool:

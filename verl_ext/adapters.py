@@ -53,7 +53,7 @@ def _adapter(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
         step = current()
         if step is None:
             _check_trainer(name, config)
-        with torch.no_grad():
+        with torch.no_grad(), validate.worded(_words(name), options.where):
             advantages = _per_row(name, returns, index, response_mask, options, config, step)
         _announce(name, options, config)
         shown = torch.where(returns.isfinite(), returns, 0.0)
@@ -62,6 +62,12 @@ def _adapter(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
     compute.__name__ = compute.__qualname__ = verl_name(name)
     compute.__doc__ = f"`refbase.{name}` ({CATALOG[name].summary}) as a verl advantage estimator."
     return compute
+
+
+def _words(name: str) -> dict[str, str]:
+    """What verl calls the estimator and the arguments that messages are about."""
+    words = {"rewards": "token_level_rewards", "group_ids": "index", "valid": "response_mask"}
+    return {name: verl_name(name), **words}
 
 
 def _per_row(

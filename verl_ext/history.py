@@ -133,5 +133,6 @@ def restore(memory: Mapping[str, Any], data: Mapping[str, Any]) -> None:
             from refbase import validate
 
             got = f"{value!r}, while the saved history has {getattr(state, name)!r}"
-            validate.reject("algorithm.bvblend", name, "be what it was when the history was saved", got)
+            remedy = "Set it back, or start from a checkpoint without a history."
+            validate.reject("algorithm.bvblend", name, "be what it was when the history was saved", got, remedy)
     history_for(memory).restore(data)

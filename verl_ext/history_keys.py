@@ -37,11 +37,12 @@ Key = str | int | None
 def check_source(where: str, source: Any) -> None:
     """Refuse what has none of the four forms."""
     if not isinstance(source, str):
-        validate.reject_type(where, "history_key", "be a string", f"{source!r} of type {type(source).__name__}")
+        got = f"{source!r} of type {type(source).__name__}"
+        validate.reject_type(where, "history_key", "be a string", got, "Write 'none' for one history for all prompts.")
     if source in ("none", "data_source") or _FIELD.fullmatch(source) or _FUNCTION.fullmatch(source):
         return
     forms = "be 'none', 'data_source', 'extra_info.<field>' or '<module>:<function>'"
-    validate.reject(where, "history_key", forms, repr(source))
+    validate.reject(where, "history_key", forms, repr(source), "Write 'none' for one history for all prompts.")
 
 
 def columns(source: str) -> tuple[str, ...]:
@@ -119,7 +120,8 @@ def _checked(source: str, value: Any, *, optional: bool = False) -> Key:
         return value
     allowed = "strings, integers or None" if optional else "strings or integers"
     got = f"{value!r} of type {type(value).__name__}"
-    validate.reject_type("algorithm.bvblend", "history_key", f"give {allowed}", got, f"It is {source!r}.")
+    remedy = f"It is {source!r}: convert what it gives, or name another source."
+    validate.reject_type("algorithm.bvblend", "history_key", f"give {allowed}", got, remedy)
 
 
 def _load(source: str) -> Callable[[Mapping[str, Any]], Any]:
@@ -140,4 +142,5 @@ def _load(source: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def _reject(source: str, requirement: str, got: str) -> NoReturn:
-    validate.reject("algorithm.bvblend", "history_key", requirement, got, f"It is {source!r}.")
+    remedy = f"It is {source!r}: correct that, or the data."
+    validate.reject("algorithm.bvblend", "history_key", requirement, got, remedy)

@@ -29,7 +29,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from refbase import CATALOG, validate
 from verl_ext.history_keys import check_source
@@ -101,7 +101,8 @@ class Options:
     def _check_flag(self, name: str) -> None:
         value = getattr(self, name)
         if not isinstance(value, bool):
-            validate.reject_type(self.where, name, "be true or false", f"{value!r} of type {type(value).__name__}")
+            got = f"{value!r} of type {type(value).__name__}"
+            validate.reject_type(self.where, name, "be true or false", got, "Write true or false, without quotes.")
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ class ShrinkageOptions(Options):
     weight : float in [0, 1], optional
         Constant weight of the other prompts' mean instead of the estimated one. `shrinkage` only.
     variant : {"paper", "released"}
-        The paper's coefficient, or that of its authors' released code. `shrinkage` only.
+        The paper's coefficient, or that of its authors' released code, which depends on the unit of the rewards.
+        `shrinkage` only.
     """
 
     block: ClassVar[str] = "shrinkage"
@@ -145,10 +147,12 @@ class BVBlendOptions(Options):
     max_keys : int
         History keys kept at most.
     local : {"mean", "loo"}
-        Group mean, or the mean of the group's other rollouts. `bvblend` only.
+        Group mean, or the mean of the group's other rollouts, whose baseline is independent of the own reward.
+        `bvblend` only.
     scale : str, optional
         What divides the advantage: "blend" (default), "group" or "none" for `bvblend`, "none" (default) or
-        "history" for `bvblend_eb`. Not for `shrinkage_history`, which never divides.
+        "history" for `bvblend_eb`. Not for `shrinkage_history`, which never divides. Only with "none" is `bvblend_eb`,
+        or `bvblend` with local="loo", unbiased.
     min_scale : float > 0
         Smallest divisor, in units of the reward. Not for `shrinkage_history`.
     weight : float in [0, 1], optional
@@ -250,7 +254,8 @@ class ComparatorOptions(Options):
     Parameters
     ----------
     singletons : {"raw", "zero", "error"}
-        What a group of one gets: its raw return, 0, or an error. Not for `batch_mean`, which has no such case.
+        What a group of one gets: its raw return, 0, or an error. Not for `batch_mean`, which has no such case. With
+        "zero" such rollouts are lost to the gradient, and `refbase_rloo` is not unbiased.
     """
 
     block: ClassVar[str] = "refbase"
@@ -299,6 +304,7 @@ def parse(name: str, algorithm: Any) -> Options:
     if block is None:
         block = {}
     where = f"algorithm.{cls.block}"
+    _check_resolved("algorithm", cls.block, block)
     if not isinstance(block, Mapping):
         got = f"{block!r} of type {type(block).__name__}"
         validate.reject_type("algorithm", cls.block, "be a mapping of options", got, f"Write {where}.<option>=...")
@@ -306,10 +312,11 @@ def parse(name: str, algorithm: Any) -> Options:
     for key, value in block.items():
         if key not in known:
             raise validate.unknown_name(where, "option", key, known)
+        _check_resolved(where, str(key), value)
         only = known[key].metadata.get("only", cls.estimators)
         if name not in only and value != known[key].default:
             estimators = " or ".join(verl_name(estimator) for estimator in only)
-            remedy = f"algorithm.adv_estimator is {verl_name(name)}."
+            remedy = f"algorithm.adv_estimator is {verl_name(name)}: leave the option out."
             validate.reject(where, str(key), f"stay unset unless adv_estimator is {estimators}", repr(value), remedy)
     options = cls(**block)
     if isinstance(options, BVBlendOptions) and section.get("norm_adv_by_std_in_grpo") is False:
@@ -332,20 +339,50 @@ def _container(config: Any) -> dict[str, Any]:
     """The section as a plain dictionary, interpolations resolved."""
     if config is None:
         return {}
-    if type(config).__module__.partition(".")[0] == "omegaconf":
-        from omegaconf import OmegaConf
+    if _is_omegaconf(config):
+        from omegaconf import OmegaConf, errors
 
-        return OmegaConf.to_container(config, resolve=True)
+        # Key by key: what is broken elsewhere in the section is not ours to report.
+        plain: dict[str, Any] = OmegaConf.to_container(config, resolve=False)
+        for key in plain:
+            try:
+                node = config[key]
+                plain[key] = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+            except errors.MissingMandatoryValue:
+                pass  # "???" stays
+            except errors.OmegaConfBaseException as error:
+                if key in BLOCKS:
+                    _reject_unresolved(key, plain[key], error)
+        return plain
     if isinstance(config, Mapping):
         return {key: _container(v) if _is_omegaconf(v) else v for key, v in config.items()}
     if not hasattr(config, "__dict__"):
         got = f"{config!r} of type {type(config).__name__}"
-        validate.reject_type("options", "algorithm", "be verl's section of that name", got)
+        remedy = "Pass the configuration's `algorithm` section."
+        validate.reject_type("options", "algorithm", "be verl's section of that name", got, remedy)
     return dict(vars(config))
 
 
 def _is_omegaconf(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "omegaconf"
+
+
+def _check_resolved(where: str, name: str, value: Any) -> None:
+    """A section that is no longer OmegaConf's may still hold the text of an interpolation."""
+    if isinstance(value, str) and (value == "???" or "${" in value):
+        remedy = f"Set {where}.{name}, or define what it refers to."
+        validate.reject(where, name, "have a value", f"the unresolved {value!r}", remedy)
+
+
+def _reject_unresolved(block: str, written: Any, error: Exception) -> NoReturn:
+    """Name the option whose interpolation leads nowhere; OmegaConf knows its full name."""
+    name = str(getattr(error, "full_key", "")).rpartition(".")[2]
+    if isinstance(written, Mapping) and name in written:
+        where, value = f"algorithm.{block}", written[name]
+    else:
+        where, name, value = "algorithm", block, written
+    got = f"the unresolved {value!r} ({str(error).splitlines()[0]})"
+    validate.reject(where, name, "have a value", got, f"Set {where}.{name}, or define what it refers to.")
 
 
 def _check_block_names(section: Mapping[str, Any]) -> None:

@@ -614,6 +614,7 @@ _ENTRIES = (
         "released code of arXiv 2511.03710 (JSPO-Official)",
         ("scale",),
         catalogue_subject("shrinkage", "exact", variant="released"),
+        ("scale",),
     ),
     _catalogued(
         "hidden_epsilon_in_floats",
@@ -621,6 +622,7 @@ _ENTRIES = (
         "released code of arXiv 2511.03710 (JSPO-Official)",
         ("extreme_scale",),
         catalogue_subject("shrinkage", "torch", variant="released"),
+        ("scale",),
     ),
     *(Broken(memory_subject(mistake), mistake.what, mistake.source, mistake.laws) for mistake in MEMORIES),
 )

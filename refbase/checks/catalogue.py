@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from fractions import Fraction
 from typing import Any
@@ -18,29 +18,25 @@ PAST = (
     ([0, 0, 1, 0] * 6, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11]),
 )
 
-_UNBIASED = ("own_reward_independent", "unbiased")
-
-#: Options with the traits that they add to the catalogue row's, and those that they cost.
-VARIANTS: tuple[tuple[str, dict[str, Any], tuple[str, ...], tuple[str, ...]], ...] = (
-    ("bvblend", {"local": "loo", "scale": "none"}, _UNBIASED, ()),
-    ("bvblend_eb", {"scale": "history"}, (), ("unbiased",)),  # the direction is, the length is not
-    ("shrinkage", {"weight": Fraction(1, 4)}, (), ()),
-    ("shrinkage", {"variant": "released"}, (), ("scale",)),  # its eps has a unit
-    ("rloo", {"singletons": "zero"}, (), _UNBIASED),  # a zero advantage is a baseline equal to the own reward
+#: Options under which all laws are tried besides: those that change the claims, and a constant weight.
+VARIANTS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("bvblend", {"local": "loo", "scale": "none"}),
+    ("bvblend_eb", {"scale": "history"}),
+    ("shrinkage", {"weight": Fraction(1, 4)}),
+    ("shrinkage", {"variant": "released"}),
+    ("rloo", {"singletons": "zero"}),
 )
 
 
-def catalogue_subject(
-    name: str, numbers: str = "torch", claims: Iterable[str] = (), disclaims: Iterable[str] = (), **options: Any
-) -> Subject:
-    """The catalogue's estimator `name` as a subject that claims its catalogued traits.
+def catalogue_subject(name: str, numbers: str = "torch", **options: Any) -> Subject:
+    """The catalogue's estimator `name` as a subject that claims what the catalogue claims for these options.
 
     Parameters
     ----------
     numbers
         "torch" for the kernel, "exact" or "float" for the spec function.
-    claims, disclaims
-        Traits that the options add and cost.
+    options
+        Keyword arguments of every call.
 
     Notes
     -----
@@ -67,7 +63,7 @@ def catalogue_subject(
     return Subject(
         name=f"{name}[{'kernel' if numbers == 'torch' else f'spec, {numbers}'}{settings}]",
         call=call,
-        claims=(entry.traits | set(claims)) - set(disclaims),
+        claims=entry.claims(**options),
         numbers=numbers,
         options=options,
         code=code,
@@ -82,9 +78,7 @@ def catalogue_subjects() -> list[Subject]:
     """All of them, in all number types, and `VARIANTS`."""
     plain = [catalogue_subject(name, numbers) for name in CATALOG for numbers in NUMBERS]
     variants = [
-        catalogue_subject(name, numbers, claims, disclaims, **options)
-        for name, options, claims, disclaims in VARIANTS
-        for numbers in ("exact", "torch")
+        catalogue_subject(name, numbers, **options) for name, options in VARIANTS for numbers in ("exact", "torch")
     ]
     return plain + variants
 

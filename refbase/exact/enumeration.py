@@ -206,11 +206,13 @@ class _Caller:
     def _array(self, name: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
         array = _to_numpy(values).astype(self.dtype)
         if array.shape != shape:
-            reject("exact.evaluate", f"estimator's {name}", f"have shape {shape}", f"shape {array.shape}")
+            remedy = "Let the estimator return one number per row."
+            reject("exact.evaluate", f"estimator's {name}", f"have shape {shape}", f"shape {array.shape}", remedy)
         if self.exact:
             return _rational(name, array)
         if not np.isfinite(array).all():
-            reject("exact.evaluate", f"estimator's {name}", "be finite", f"{array.tolist()}")
+            remedy = "All outcomes are tried, groups of one and of equal rewards too: handle them in the estimator."
+            reject("exact.evaluate", f"estimator's {name}", "be finite", f"{array.tolist()}", remedy)
         return array
 
 

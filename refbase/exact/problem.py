@@ -37,12 +37,14 @@ class Prompt:
         rewards = _fractions("rewards", self.rewards)
         if sum(pi) != 1 or min(pi) <= 0:
             got = f"({', '.join(map(str, pi))}) with sum {sum(pi)}"
-            reject("exact.Prompt", "probabilities", "be positive and sum to 1", got)
+            remedy = "Leave out responses that never occur, and divide by the sum."
+            reject("exact.Prompt", "probabilities", "be positive and sum to 1", got, remedy)
         if len(rewards) != len(pi):
             requirement = f"have one entry per response ({len(pi)})"
-            reject("exact.Prompt", "rewards", requirement, f"{len(rewards)} entries")
+            remedy = "Pass the reward of each response, not of each rollout."
+            reject("exact.Prompt", "rewards", requirement, f"{len(rewards)} entries", remedy)
         if self.rollouts < 1:
-            reject("exact.Prompt", "rollouts", "be at least 1", str(self.rollouts))
+            reject("exact.Prompt", "rollouts", "be at least 1", str(self.rollouts), "Leave the prompt out instead.")
         object.__setattr__(self, "probabilities", pi)
         object.__setattr__(self, "rewards", rewards)
 
@@ -88,11 +90,11 @@ class Problem:
     def __post_init__(self) -> None:
         prompts = tuple(self.prompts)
         if not prompts:
-            reject("exact.Problem", "prompts", "hold at least one prompt", "none")
+            reject("exact.Problem", "prompts", "hold at least one prompt", "none", "Pass a list of `Prompt`.")
         labels = tuple(range(len(prompts)) if self.labels is None else self.labels)
         if len(set(labels)) != len(prompts) or len(labels) != len(prompts):
             requirement = f"be {len(prompts)} distinct labels, one per prompt"
-            reject("exact.Problem", "labels", requirement, repr(labels))
+            reject("exact.Problem", "labels", requirement, repr(labels), "Leave them out for 0, 1, 2, ...")
         object.__setattr__(self, "prompts", prompts)
         object.__setattr__(self, "labels", labels)
 
@@ -112,5 +114,6 @@ def _fractions(argument: str, values: Sequence[Rational]) -> tuple[Fraction, ...
     for value in values:
         if not isinstance(value, (Fraction, int, str)):
             got = f"{value!r} of type {type(value).__name__}"
-            reject_type("exact.Prompt", argument, "hold rationals (Fraction, int or '1/3')", got)
+            remedy = "A float is not the number that it prints: write Fraction(1, 3) or '1/3'."
+            reject_type("exact.Prompt", argument, "hold rationals (Fraction, int or '1/3')", got, remedy)
     return tuple(Fraction(value) for value in values)

@@ -46,10 +46,11 @@ def bvblend(
     history_keys
         (N,) strings, ints or None, equal within a group: the history that each prompt leans on. Default: one for all.
     local
-        ``"mean"``: mu and var of the whole group. ``"loo"``: of the group's other rollouts; with one other rollout var
-        is the historical within-group variance.
+        ``"mean"``: mu and var of the whole group. ``"loo"``: of the group's other rollouts, which gains
+        own_reward_independent; with one other rollout var is the historical within-group variance.
     scale
-        ``"blend"`` as above; ``"group"``: max(min_scale, sqrt(var)); ``"none"``: no division.
+        ``"blend"`` as above; ``"group"``: max(min_scale, sqrt(var)); ``"none"``: no division, which under
+        ``local="loo"`` gains unbiased.
     min_scale
         Positive smallest divisor, in the reward's unit.
     weight

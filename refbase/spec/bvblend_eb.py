@@ -46,7 +46,7 @@ def bvblend_eb(
         (N,) strings, ints or None, equal within a group: the history that each prompt leans on. Default: one for all.
     scale
         ``"none"``, or ``"history"``: divide by max(min_scale, sqrt(decayed mean of (reward - H)^2)), a factor that all
-        groups of a key share.
+        groups of a key share. Dividing costs unbiased: the expected gradient keeps its direction, not its length.
     min_scale
         Positive smallest divisor, in the reward's unit.
     min_groups
@@ -74,6 +74,8 @@ def bvblend_eb(
     Laws
     ----
     group_local, own_reward_independent, unbiased, convex_weight, history
+
+    With ``scale="history"`` not unbiased.
 
     Differs from
     ------------

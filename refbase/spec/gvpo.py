@@ -178,7 +178,7 @@ def gvpo_loss(
         (N,) booleans or 0 and 1. Whatever invalid rows hold has no influence. Default: all True.
     reduction
         ``"mean"`` over the groups of two and more, ``"sum"``, or ``"none"``: one value per group, in order of first
-        appearance (ascending labels where `group_ids` is an integer tensor or array and `rewards` a tensor).
+        appearance.
     nonfinite
         ``"raise"`` or ``"exclude"``: a NaN or infinite reward of a valid rollout is an error, or makes it invalid.
 

@@ -36,7 +36,8 @@ def rloo(
         (N,) booleans or 0 and 1; False takes a rollout out of every statistic. Default: all True.
     singletons
         What a group of one gets: ``"raw"`` keeps its reward (baseline 0), ``"zero"`` gives advantage 0,
-        ``"error"`` refuses it.
+        ``"error"`` refuses it. Zero costs own_reward_independent and unbiased: the baseline is then the own reward, and
+        such rollouts contribute nothing.
     nonfinite
         ``"raise"`` or ``"exclude"``: a NaN or infinite reward of a valid rollout is an error, or makes it invalid.
 
@@ -57,6 +58,8 @@ def rloo(
     Laws
     ----
     shift, scale, zero_sum, constant_zero, group_local, own_reward_independent, unbiased, convex_weight
+
+    With ``singletons="zero"`` neither own_reward_independent nor unbiased.
 
     Differs from
     ------------

@@ -49,7 +49,8 @@ def shrinkage(
     weight
         None for the formula, or a constant w in [0, 1]; 0 is `rloo`.
     variant
-        ``"paper"``, or ``"released"`` for the coefficient of the authors' code, v/(v + s + 1e-6), to compare with.
+        ``"paper"``, or ``"released"`` for the coefficient of the authors' code, v/(v + s + 1e-6), to compare with. Its
+        1e-6 has a unit, which costs scale.
     nonfinite
         ``"raise"`` or ``"exclude"``: a NaN or infinite reward of a valid rollout is an error, or makes it invalid.
 
@@ -72,6 +73,8 @@ def shrinkage(
     Laws
     ----
     shift, scale, own_reward_independent, unbiased, convex_weight
+
+    With ``variant="released"`` not scale.
 
     Differs from
     ------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from fractions import Fraction
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
+from hypothesis.errors import UnsatisfiedAssumption
 
 import refbase
 from refbase.checks import (
@@ -204,6 +206,30 @@ def test_non_finite_advantages_fail_the_laws_by_enumeration(law):
 
     subject = Subject("standardised", standardised, frozenset({law}), code="")
     assert run_law(subject, LAWS[law]).status == "fails"
+
+
+def test_what_a_type_cannot_hold_is_infinite_in_it():
+    """float16 ends at 65504: a difference of two float16 rewards may not be one."""
+    half = replace(catalogue_subject("rloo"), dtypes=("float16",))
+    edge = Batch((Fraction(60000), Fraction(-60000)), ("a", "a"), None, "float16")
+    assert Probe(half)(edge).advantages == [math.inf, -math.inf]
+    LAWS["reference"].check(Probe(half), edge)  # the rounded values of 120000 and -120000
+    with pytest.raises(UnsatisfiedAssumption):  # the law promises nothing about such a range
+        LAWS["finite"].check(Probe(half), edge)
+    assert run_law(half, LAWS["finite"]).holds
+    assert run_law(half, LAWS["reference"]).holds
+    wide = replace(edge, dtype="float32")
+    assert Probe(half)(wide).advantages == [120000, -120000]
+
+    def saturates(rewards, group_ids, valid=None):
+        return refbase.rloo(rewards, group_ids, valid).advantages.clamp(-65504, 65504)
+
+    wrong = replace(half, call=saturates, parts=False)
+    with pytest.raises(Violation, match="advantages of rollout 0 against the exact formula"):
+        LAWS["reference"].check(Probe(wrong), edge)
+    nothing = replace(half, call=lambda rewards, *_: rewards / 0, parts=False)
+    with pytest.raises(Violation, match="non-finite advantages of rewards up to 1"):
+        LAWS["finite"].check(Probe(nothing), Batch((Fraction(1),), ("a",), None, "float16"))
 
 
 def test_tolerance_scales_with_the_rewards():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import fields, replace
 from fractions import Fraction as F
 
 import pytest
@@ -167,6 +168,10 @@ BAD = {
     "decay infinite": (change(["decay"], float("inf")), "`decay` must be finite"),
     "updates": (change(["updates"], -1), "`updates` must be at least 0"),
     "last_step": (change(["last_step"], -3), "`last_step` must be at least 0"),
+    "step without update": (
+        lambda d: d.update(updates=0, last_step=3, keys=[]),
+        "`last_step` must be None before the first update; got 3",
+    ),
     "too many keys": (change(["max_keys"], 2), "`keys` must hold at most max_keys=2 keys; got 3"),
     "key twice": (change(["keys", 1, "key"], None), "`keys\\[1\\].key` must be new; got None a second time"),
     "field of a key": (lambda d: d["keys"][0].pop("mean"), "`keys\\[0\\]` must have exactly the fields.*missing mean"),
@@ -180,19 +185,20 @@ BAD = {
     "not finite": (change(["keys", 0, "mean"], float("nan")), "`keys\\[0\\].mean` must be finite"),
     "future": (change(["keys", 0, "last_update"], 9), "last_update` must not exceed `updates`; got 9 after 2 updates"),
     "never": (change(["keys", 0, "last_update"], 0), "last_update` must be at least 1"),
-    "empty window": (change(["keys", 0, "window"], []), "window` must be a list of 1 to 100 entries; got 0 entries"),
-    "window type": (change(["keys", 0, "window"], "abc"), "window` must be a list .*; got str"),
+    "empty window": (change(["keys", 0, "window"], []), "window` must hold 1 to 100 entries; got 0 entries"),
+    "long window": (change(["window"], 1), "`keys\\[2\\].window` must hold 1 to 1 entries; got 2 entries"),
     "window entry": (change(["keys", 0, "window", 0], [1, 2]), "must be \\[count, mean, squares\\]; got \\[1, 2\\]"),
-    "window count": (change(["keys", 0, "window", 0, 0], 0), "window\\[0\\]\\[0\\]` must be at least 1"),
-    "window squares": (change(["keys", 0, "window", 0, 2], -1.0), "window\\[0\\]\\[2\\]` must not be negative"),
+    "window count": (change(["keys", 0, "window", 0, 0], 0), "window\\[0\\].count` must be at least 1"),
+    "window squares": (change(["keys", 0, "window", 0, 2], -1.0), "window\\[0\\].squares` must not be negative"),
 }
 
 WRONG_TYPES = {
     "not a mapping": (lambda data: [data], "`state` must be a mapping; got list"),
     "keys": (change(["keys"], {}), "`keys` must be a list; got dict"),
-    "key": (change(["keys", 0, "key"], 1.5), "`keys\\[0\\].key` must be a string, an integer or null; got 1.5"),
+    "key": (change(["keys", 0, "key"], 1.5), "`keys\\[0\\].key` must be a string, an integer or None; got 1.5"),
     "boolean key": (change(["keys", 0, "key"], True), "`keys\\[0\\].key` must be a string"),
     "key entry": (change(["keys", 0], 3), "`keys\\[0\\]` must be a mapping; got int"),
+    "window": (change(["keys", 0, "window"], "abc"), "window` must be a list of entries; got str"),
     "text": (change(["keys", 0, "mean"], "0.5"), "`keys\\[0\\].mean` must be a number; got '0.5' of type str"),
     "boolean": (change(["keys", 0, "mean"], True), "`keys\\[0\\].mean` must be a number"),
     "decay": (change(["decay"], None), "`decay` must be a number; got None"),
@@ -219,6 +225,88 @@ def test_data_of_the_wrong_type_is_refused_by_name(case):
     edit, message = WRONG_TYPES[case]
     with pytest.raises(refbase.InputTypeError, match=message):
         HistoryState.from_dict(edited(edit))
+
+
+# --- built directly -----------------------------------------------------------------------------------
+
+
+def parts(**changed):
+    """Arguments of a good state with two keys, of exact numbers, and what is wrong about them."""
+    state = HistoryState.empty(window=3, decay=F(1, 2), max_keys=4)
+    state = update_history(state, [F(1), F(0), F(1)], ["a", "a", "b"], history_keys=["x", "x", 7], step=2)
+    good = {field.name: getattr(state, field.name) for field in fields(HistoryState)}
+    return {**good, **changed}
+
+
+def with_history(**changed):
+    past = parts()["_keys"]["x"]
+    return {"_keys": {"x": replace(past, **changed)}}
+
+
+def with_entry(**changed):
+    entry = parts()["_keys"]["x"].window[0]
+    return with_history(window=(replace(entry, **changed),))
+
+
+ENTRY = parts()["_keys"]["x"].window[0]
+BAD_PARTS = {
+    "window": ({"window": 0}, "HistoryState: `window` must be at least 1; got 0"),
+    "decay": ({"decay": 1}, "`decay` must be a finite number with 0 <= decay < 1; got 1"),
+    "max_keys": ({"max_keys": 0}, "`max_keys` must be at least 1"),
+    "updates": ({"updates": -1}, "`updates` must be at least 0; got -1"),
+    "last_step": ({"last_step": -2}, "`last_step` must be at least 0; got -2"),
+    "step without update": ({"updates": 0, "_keys": {}}, "`last_step` must be None before the first update; got 2"),
+    "too many keys": ({"max_keys": 1}, "`keys` must hold at most max_keys=1 keys; got 2"),
+    "weight": (with_history(groups=F(0)), r"`keys\['x'\].groups` must be positive; got Fraction\(0, 1\). Start from"),
+    "not finite": (with_history(mean=float("nan")), r"`keys\['x'\].mean` must be a finite number; got nan"),
+    "spread": (with_history(spread=F(-1)), "spread` must not be negative"),
+    "more squared weight than weight": (with_history(groups_squared=F(9)), r"groups_squared` must lie in \[1, 1\]"),
+    "future": (with_history(last_update=5), "last_update` must not exceed `updates`; got 5 after 1 updates"),
+    "no window": (with_history(window=()), "window` must hold 1 to 3 entries; got 0 entries"),
+    "a list as window": (with_history(window=[]), "window` must hold 1 to 3 entries; got list"),
+    "entries of no step": (with_history(window=(ENTRY, ENTRY)), "not have more entries than there were updates; got 2"),
+    "window count": (with_entry(count=0), r"window\[0\].count` must be at least 1"),
+    "window squares": (with_entry(squares=F(-1)), r"window\[0\].squares` must not be negative"),
+    "an overflow": (with_history(within_squares=1e308, within_dof=1e-5), "finite statistics"),
+}
+PARTS_OF_OTHER_TYPES = {
+    "window": ({"window": 2.0}, "`window` must be an integer; got 2.0"),
+    "decay": ({"decay": "0.5"}, "`decay` must be a real number; got '0.5' of type str. Pass the number itself"),
+    "keys": ({"_keys": [1]}, "`keys` must be a mapping from history keys; got list. Start from HistoryState.empty"),
+    "key": ({"_keys": {1.5: parts()["_keys"]["x"]}}, r"`keys\[1.5\]` must be a string, an integer or None; got 1.5"),
+    "history": ({"_keys": {"x": {}}}, r"`keys\['x'\]` must be a KeyHistory; got dict"),
+    "number": (with_history(mean=None), r"`keys\['x'\].mean` must be a real number; got None of type NoneType"),
+    "entry": (with_history(window=((1, 2, 3),)), r"window\[0\]` must be a WindowEntry; got tuple"),
+}
+
+
+def test_good_parts_make_a_state():
+    state = HistoryState(**parts())
+    assert state == update_history(state, [F(9)], ["z"], step=2)
+    assert state.keys == parts()["_keys"]
+    floats = filled(window=2, decay=0.9, max_keys=5)
+    assert HistoryState(**{field.name: getattr(floats, field.name) for field in fields(HistoryState)}) == floats
+
+
+@pytest.mark.parametrize("case", BAD_PARTS)
+def test_bad_parts_are_refused_by_name(case):
+    changed, message = BAD_PARTS[case]
+    with pytest.raises(refbase.InputError, match=message):
+        HistoryState(**parts(**changed))
+
+
+@pytest.mark.parametrize("case", PARTS_OF_OTHER_TYPES)
+def test_parts_of_the_wrong_type_are_refused_by_name(case):
+    changed, message = PARTS_OF_OTHER_TYPES[case]
+    with pytest.raises(refbase.InputTypeError, match=message):
+        HistoryState(**parts(**changed))
+
+
+def test_a_state_does_not_share_the_dictionary_that_it_was_built_from():
+    keys = dict(parts()["_keys"])
+    state = HistoryState(**parts(_keys=keys))
+    keys.clear()
+    assert set(state.keys) == {"x", 7}
 
 
 # --- what a float cannot hold ---------------------------------------------------------------------------

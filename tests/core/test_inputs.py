@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from decimal import Decimal
 from fractions import Fraction as F
@@ -12,7 +13,7 @@ import sympy
 import torch
 
 import refbase
-from refbase import InputError, InputTypeError, rloo
+from refbase import InputError, InputTypeError, rloo, validate
 from refbase.catalog import TRAITS, lookup
 from refbase.groups import factorise, first_unhashable
 
@@ -76,6 +77,116 @@ def test_labels_must_be_hashable_and_equal_themselves(convert):
     for wrong in (None, "aaa", b"aaa", 7):
         with pytest.raises(InputTypeError, match="`group_ids` must be a sequence with one entry per rollout"):
             rloo(rewards, wrong)
+
+
+NAT = {
+    "days": np.array(["2026-01-01", "NaT", "NaT"], dtype="datetime64[D]"),  # .tolist() gives None
+    "nanoseconds": np.array(["2026-01-01", "NaT", "NaT"], dtype="datetime64[ns]"),  # .tolist() gives an int
+    "a span": np.array([1, "NaT", "NaT"], dtype="timedelta64[s]"),
+    "objects": [np.datetime64("2026-01-01"), np.datetime64("NaT"), np.datetime64("NaT")],
+    "floats": np.array([1.0, NAN, NAN]),
+    "a tensor": torch.tensor([1.0, NAN, NAN]),
+}
+
+
+@SPEC_AND_KERNEL
+@pytest.mark.parametrize("kind", NAT)
+def test_a_label_that_is_no_time_or_no_number_is_refused(convert, kind):
+    """NaT != NaT: as labels, two of them are neither one prompt nor two."""
+    rewards = convert([1.0, 2.0, 4.0])
+    with pytest.raises(InputError, match=r"`group_ids` must hold labels that equal themselves; got .*(NaT|nan).* at"):
+        rloo(rewards, NAT[kind])
+    rloo(rewards, NAT[kind], [True, False, False])
+
+
+@SPEC_AND_KERNEL
+@pytest.mark.parametrize("unit", ["D", "ns"])
+def test_times_are_labels_but_no_rewards(convert, unit):
+    labels = np.array(["2026-01-01", "2026-01-02", "2026-01-01"], dtype=f"datetime64[{unit}]")
+    assert list(map(float, rloo(convert([1.0, 2.0, 4.0]), labels).advantages)) == [-3, 2, 3]
+    with pytest.raises(InputTypeError, match=r"one number per rollout; got .* of type datetime64 at rollout 0"):
+        rloo(labels, ["a", "a", "a"])
+    with pytest.raises(InputTypeError, match="of type timedelta64 at rollout 0"):
+        rloo(labels - labels[0], ["a", "a", "a"])
+
+
+def test_times_are_no_history_keys():
+    keys = np.array(["NaT"], dtype="datetime64[D]")
+    with pytest.raises(InputTypeError, match=r"`history_keys` must hold strings, ints or None; got .*NaT"):
+        refbase.update_history(refbase.HistoryState.empty(), [1.0], ["a"], history_keys=keys)
+
+
+@SPEC_AND_KERNEL
+def test_masked_arrays_say_what_is_missing_in_their_own_way(convert):
+    labels = np.ma.array([1, 2, 1], mask=[False, True, False])
+    with pytest.raises(InputTypeError, match="`group_ids` must have a value in every row; got a masked array"):
+        rloo(convert([1.0, 2.0, 4.0]), labels)
+    with pytest.raises(InputTypeError, match="`rewards` must have a value in every row"):
+        rloo(np.ma.array([1.0, 2.0], mask=[False, True]), ["a", "a"])
+
+
+ROLLOUTS = [1.0, 0.0], ["a", "a"]
+TENSOR = torch.tensor([1.0, 0.0])
+REFUSED = {
+    "empty": lambda: rloo([], []),
+    "nonfinite": lambda: rloo([1.0, NAN], ["a", "a"]),
+    "nonfinite option": lambda: rloo(*ROLLOUTS, nonfinite="drop"),
+    "labels": lambda: rloo([1.0, 0.0], ["a"]),
+    "no labels": lambda: rloo([1.0, 0.0], None),
+    "set of labels": lambda: rloo([1.0, 0.0], {"a", "b"}),
+    "a number of labels": lambda: rloo([1.0, 0.0], 2),
+    "matrix of labels": lambda: rloo([1.0, 0.0], np.zeros((2, 1))),
+    "matrix of labels for the kernel": lambda: rloo(TENSOR, torch.zeros(2, 1)),
+    "unhashable label": lambda: rloo([1.0, 0.0], ["a", []]),
+    "nan label": lambda: rloo([1.0, 0.0], ["a", NAN]),
+    "tensor label": lambda: rloo([1.0, 0.0], ["a", torch.tensor(1)]),
+    "flags": lambda: rloo(*ROLLOUTS, [True]),
+    "flags of the kernel": lambda: rloo(TENSOR, ["a", "a"], torch.tensor([True])),
+    "flag": lambda: rloo(*ROLLOUTS, [True, 2]),
+    "flag of the kernel": lambda: rloo(TENSOR, ["a", "a"], torch.tensor([1, 2])),
+    "text": lambda: rloo(["1", 0.0], ["a", "a"]),
+    "complex": lambda: rloo(torch.zeros(2, dtype=torch.complex64), ["a", "a"]),
+    "sparse": lambda: rloo(TENSOR.to_sparse(), ["a", "a"]),
+    "matrix": lambda: rloo(torch.zeros(2, 2), ["a", "a"]),
+    "rows of tokens": lambda: rloo([[1.0], [0.0]], ["a", "a"]),
+    "squares": lambda: rloo([1e200, 0.0], ["a", "a"]),
+    "singleton": lambda: rloo([1.0], ["a"], singletons="error"),
+    "number as text": lambda: refbase.shrinkage(*ROLLOUTS, weight="0.5"),
+    "number of another kind": lambda: refbase.shrinkage(*ROLLOUTS, weight=[0.5]),
+    "range": lambda: refbase.shrinkage(*ROLLOUTS, weight=1.5),
+    "infinite option": lambda: refbase.shrinkage(*ROLLOUTS, weight=INF),
+    "choice": lambda: refbase.shrinkage(*ROLLOUTS, variant="papr"),
+    "lengths": lambda: refbase.opo(*ROLLOUTS, lengths=[1]),
+    "list for a tensor": lambda: refbase.gvpo_weights(TENSOR, ["a", "a"], [0.0, 0.0], TENSOR, 1.0),
+    "short tensor": lambda: refbase.gvpo_weights(TENSOR, ["a", "a"], TENSOR[:1], TENSOR, 1.0),
+    "state": lambda: refbase.bvblend(*ROLLOUTS, {}),
+    "step": lambda: refbase.update_history(ONE, *ROLLOUTS, step=1.5),
+    "negative step": lambda: refbase.update_history(ONE, *ROLLOUTS, step=-1),
+    "key": lambda: refbase.update_history(ONE, *ROLLOUTS, history_keys=[1.5, 1.5]),
+    "keys": lambda: refbase.update_history(ONE, *ROLLOUTS, history_keys=["x", "y"]),
+    "overflow": lambda: refbase.update_history(ONE, [1e300, 0.0], ["a", "a"]),
+    "window": lambda: refbase.HistoryState.empty(window=0),
+    "format": lambda: refbase.HistoryState.from_dict({}),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_messages_name_function_argument_requirement_value_and_remedy(case):
+    with pytest.raises((InputError, InputTypeError)) as caught:
+        REFUSED[case]()
+    assert re.fullmatch(r"[\w.]+: `[^`]+` must .+; got .+[.)] [A-Z].+[.?]", str(caught.value), re.S), caught.value
+
+
+def test_a_plug_in_puts_its_callers_names_into_messages():
+    with validate.worded({"rloo": "my_rloo", "group_ids": "index"}, "config.rloo"):
+        with pytest.raises(InputError, match=r"my_rloo: `index` must .*Pass config\.rloo\.singletons=raw to keep"):
+            rloo([1.0], ["a"], singletons="error")
+        with pytest.warns(refbase.DegenerateBatchWarning, match=r"my_rloo: each .* Check that `index` names"):
+            rloo([1.0, 0.0], ["a", "b"])
+        with pytest.warns(refbase.DegenerateBatchWarning, match=r"my_rloo: no rollout .* check that `index` names"):
+            rloo([1.0, 1.0, 0.0, 0.0], ["a", "a", "b", "b"])
+    with pytest.raises(InputError, match=r'rloo: `group_ids` must .*Pass singletons="raw" to keep'):
+        rloo([1.0], ["a"], singletons="error")
 
 
 class Ambiguous:
@@ -167,13 +278,41 @@ def test_number_types_come_back():
     assert rloo([third, F(0)], ["a", "a"]).advantages == [third, -third]
     assert rloo([1, True], ["a", "a"]).advantages == [0.0, 0.0]
     assert rloo([np.float32(1.5), np.int64(1)], ["a", "a"]).advantages == [0.5, -0.5]
-    assert rloo([Decimal("1.5"), Decimal(1)], ["a", "a"]).advantages == [Decimal("0.5"), Decimal("-0.5")]
     x = sympy.Symbol("x")
     assert rloo([x, sympy.Integer(0)], ["a", "a"]).advantages == [x, -x]
     with pytest.raises(InputError, match="must be finite"):
         rloo([sympy.oo, sympy.Integer(0)], ["a", "a"])
-    with pytest.raises(InputError, match="must be finite"):
-        rloo([Decimal("nan"), Decimal(0)], ["a", "a"])
+
+
+ONE = refbase.update_history(refbase.HistoryState.empty(), [1.0, 0.0], ["a", "a"])
+DECIMALS = {
+    "rewards": lambda d: rloo([d, 1.0], ["a", "a"]),
+    "rewards in an array": lambda d: rloo(np.array([d, d], dtype=object), ["a", "a"]),
+    "rewards of a history": lambda d: refbase.update_history(ONE, [d, d], ["a", "a"]),
+    "eps": lambda d: refbase.grpo([1.0, 0.0], ["a", "a"], eps=d),
+    "weight": lambda d: refbase.shrinkage([1.0, 0.0], ["a", "a"], weight=d),
+    "weight of the kernel": lambda d: refbase.shrinkage(torch.tensor([1.0, 0.0]), ["a", "a"], weight=d),
+    "min_scale": lambda d: refbase.bvblend([1.0, 0.0], ["a", "a"], ONE, min_scale=d),
+    "lengths": lambda d: refbase.opo([1.0, 0.0], ["a", "a"], lengths=[d, 1]),
+    "log_probs": lambda d: refbase.gvpo_weights([1.0, 0.0], ["a", "a"], [d, 0.0], [0.0, 0.0], 1.0),
+    "beta": lambda d: refbase.gvpo_weights([1.0, 0.0], ["a", "a"], [0.0, 0.0], [0.0, 0.0], d),
+    "decay": lambda d: refbase.HistoryState.empty(decay=d),
+}
+
+
+@pytest.mark.parametrize("place", DECIMALS)
+def test_decimals_are_no_rewards_and_no_options(place):
+    """They mix neither with floats, which options and histories hold, nor with Fractions."""
+    with pytest.raises(InputTypeError, match=r"got Decimal\('0\.5'\) of type Decimal.*Fraction\(\.\.\.\)"):
+        DECIMALS[place](Decimal("0.5"))
+
+
+@SPEC_AND_KERNEL
+def test_decimals_are_labels_like_any_other(convert):
+    labels = [Decimal("1.50"), Decimal("1.5"), 1.5, "1.5"]
+    assert list(map(float, rloo(convert([1.0, 0.0, 0.5, 4.0]), labels).advantages)) == [0.75, -0.75, 0.0, 4.0]
+    with pytest.raises(InputError, match=r"equal themselves; got Decimal\('NaN'\) at rollout 0"):
+        rloo(convert([1.0]), [Decimal("nan")])
 
 
 def test_arrays_come_back():

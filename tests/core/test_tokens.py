@@ -79,6 +79,38 @@ def test_masks_are_checked(values, mask, message):
         tokens.sequence_log_probs(values, mask)
 
 
+@pytest.mark.parametrize(
+    ("bad", "shown"),
+    [
+        (tensor([[1, 2]]), "2 at row 0, token 1"),
+        (tensor([[-1, 1]]), "-1 at row 0, token 0"),
+        (tensor([[1.0, 0.5]]), "0.5 at row 0, token 1"),
+        (tensor([[nan, 1.0]]), "nan at row 0, token 0"),
+    ],
+)
+def test_every_mask_is_of_zeros_and_ones(bad, shown):
+    """A 2 would double a token's advantage, and (-1, 1) would be a row without a valid token."""
+    calls = (
+        lambda mask: tokens.sequence_returns(torch.zeros(1, 2), mask),
+        lambda mask: tokens.sequence_log_probs(torch.zeros(1, 2), mask),
+        lambda mask: tokens.broadcast(tensor([1.0]), mask),
+        lambda mask: tokens.broadcast(tensor([nan]), mask),
+        tokens.valid_rows,
+    )
+    for call in calls:
+        with pytest.raises(refbase.InputError, match=f"`response_mask` must hold 0 and 1; got {shown}. .* Pass"):
+            call(bad)
+        for good in (tensor([[0, 1]]), tensor([[0.0, 1.0]]), tensor([[False, True]])):
+            call(good)
+
+
+def test_masks_are_matrices():
+    with pytest.raises(refbase.InputError, match=r"`response_mask` must have shape \(N, T\); got shape \(2,\)"):
+        tokens.valid_rows(tensor([0, 1]))
+    with pytest.raises(refbase.InputTypeError, match="`response_mask` must be a tensor; got list"):
+        tokens.valid_rows([[0, 1]])
+
+
 def test_one_value_for_each_row():
     with pytest.raises(refbase.InputError, match=r"\(N,\)"):
         tokens.broadcast(torch.tensor([1.0]), torch.ones(3, 2))

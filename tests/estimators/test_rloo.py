@@ -59,7 +59,7 @@ def test_a_group_of_one(singletons, advantage, baseline):
 def test_a_group_of_one_refused(name, convert):
     with pytest.raises(refbase.InputError, match=rf"{name}: `group_ids` must give each group at least two.*'lone'"):
         getattr(refbase, name)(convert([2.0, 1.0, 0.0]), ["lone", "b", "b"], singletons="error")
-    with pytest.raises(refbase.InputError, match=r"be one of 'raw', 'zero', 'error'.*did you mean 'raw'"):
+    with pytest.raises(refbase.InputError, match=r"be one of 'raw', 'zero', 'error'.*Did you mean 'raw'"):
         getattr(refbase, name)(convert([2.0, 1.0]), ["b", "b"], singletons="row")
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_interpolations_are_resolved():
         ("shrinkage", {"shrinkage": {"weight": "half"}}, InputTypeError, "`weight` must be a real number; got 'half' of type str"),
         ("shrinkage", {"shrinkage": {"weight": True}}, InputTypeError, "`weight` must be a real number; got True"),
         ("shrinkage", {"shrinkage": {"weight": 1.5}}, InputError, "0 <= weight <= 1; got 1.5"),
-        ("shrinkage", {"shrinkage": {"variant": "papre"}}, InputError, "did you mean 'paper'"),
+        ("shrinkage", {"shrinkage": {"variant": "papre"}}, InputError, "Did you mean 'paper'"),
         ("shrinkage_js", {"shrinkage": {"weight": 0.5}}, InputError, "must stay unset unless adv_estimator is shrinkage; got 0.5"),
         ("bvblend", {"bvblend": {"window": 2.5}}, InputTypeError, "`window` must be an integer; got 2.5"),
         ("bvblend", {"bvblend": {"window": 0}}, InputError, "`window` must be at least 1"),
@@ -120,6 +121,35 @@ def test_bad_options_are_explained(name, section, error, message):
     for config in (section, OmegaConf.create(section)):
         with pytest.raises(error, match=message):
             parse(name, config)
+
+
+UNRESOLVED = {
+    "an option": (
+        {"shrinkage": {"weight": "${nope}"}},
+        r"algorithm\.shrinkage: `weight` must have a value; got .*nope",
+    ),
+    "inside a text": ({"shrinkage": {"variant": "re${nope}"}}, r"algorithm\.shrinkage: `variant` must have a value"),
+    "a block": ({"shrinkage": "${nope}"}, "algorithm: `shrinkage` must have a value; got .*nope"),
+    "the environment": ({"shrinkage": {"weight": "${oc.env:SURELY_NOT_SET_ANYWHERE}"}}, r"`weight` must have a value"),
+    "a missing value": ({"shrinkage": {"weight": "???"}}, r"`weight` must have a value; got the unresolved '\?\?\?'"),
+}
+
+
+@pytest.mark.parametrize("case", UNRESOLVED)
+def test_interpolations_that_lead_nowhere_are_named(case):
+    section, message = UNRESOLVED[case]
+    nodes = {key: OmegaConf.create(value) if isinstance(value, dict) else value for key, value in section.items()}
+    root = OmegaConf.create({"algorithm": section})
+    for config in (section, nodes, SimpleNamespace(**section), OmegaConf.create(section), root.algorithm):
+        with pytest.raises(InputError, match=rf"{message}.*Set algorithm\.shrinkage.*, or define what it refers to\."):
+            parse("shrinkage", config)
+
+
+def test_what_is_unresolved_elsewhere_is_left_alone():
+    root = OmegaConf.create(
+        {"algorithm": {"mine": "${nope}", "kl": {"coef": "${nope}"}, "shrinkage": {"weight": 0.25}}}
+    )
+    assert parse("shrinkage", root.algorithm).weight == 0.25
 
 
 def test_bad_options_stop_the_advantage_step():

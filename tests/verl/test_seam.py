@@ -163,8 +163,25 @@ def test_missing_uid_is_explained(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_unhashable_uid_is_explained(name):
-    with pytest.raises(InputTypeError, match="`group_ids` must hold hashable labels"):
+    with pytest.raises(InputTypeError, match=rf"^{verl_name(name)}: `index` must hold hashable labels; got a list at"):
         advantages(verl_name(name), batch([1.0, 0.0], [["a"], ["a"]]))
+
+
+def test_messages_are_in_verls_words():
+    """verl's user knows `index`, `token_level_rewards` and configuration keys, not the arguments of a kernel."""
+    with pytest.raises(
+        InputError, match=r"shrinkage: `token_level_rewards` must be finite.*algorithm\.shrinkage\.nonf"
+    ):
+        advantages("shrinkage", batch([1.0, math.nan], ["a", "a"]))
+    config = algorithm(refbase={"singletons": "error"})
+    with pytest.raises(InputError, match=r"refbase_rloo: `index` must give.*algorithm\.refbase\.singletons=zero for"):
+        advantages("refbase_rloo", batch([1.0, 0.0, 1.0], ["a", "a", "b"]), config)
+    with pytest.warns(DegenerateBatchWarning, match="refbase_rloo: each of the 2 .*Check that `index` names"):
+        advantages("refbase_rloo", batch([1.0, 0.0], ["a", "b"]))
+    with pytest.raises(InputError, match="`response_mask` must hold 0 and 1; got 2"):
+        advantages("refbase_rloo", batch([1.0, 0.0], ["a", "a"], [[1, 2], [1, 1]]))
+    with pytest.raises(InputError, match="rloo: `group_ids` must"):  # and the library speaks of its own again
+        refbase.rloo([1.0, 0.0], ["a"])
 
 
 @pytest.mark.parametrize("name", NAMES)

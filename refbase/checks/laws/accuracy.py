@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from fractions import Fraction
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from refbase.checks import tolerance
 from refbase.checks.law import Law
 from refbase.checks.laws._common import absent, require_equal, show, without_baseline
-from refbase.checks.strategies import BINARY, batches
+from refbase.checks.strategies import ANY, BINARY, batches
 from refbase.checks.subject import Answer, Batch, Probe, Subject, Violation, read_answer
 from refbase.validate import is_tensor
 
@@ -32,7 +33,7 @@ def _reference(probe: Probe, batch: Batch) -> None:
             reference(list(seen.rewards), list(seen.group_ids), kept, **probe.subject.options), len(seen)
         )
     answer = probe(batch)
-    smallest = _smallest(answer)
+    smallest, largest = _limits(answer)
     scope = probe.scope(seen)
     for name in PARTS if answer.is_estimate else PARTS[:1]:
         expected, got = getattr(exact, name) or [None] * len(seen), getattr(answer, name) or [None] * len(seen)
@@ -40,27 +41,32 @@ def _reference(probe: Probe, batch: Batch) -> None:
             if absent(expected[row]) or absent(got[row]):
                 agree = absent(expected[row]) and absent(got[row])
             else:
-                agree = tolerance.close(
-                    expected[row], got[row], tolerance.accurate(scope, expected[row], answer.eps, smallest)
-                )
+                bound = tolerance.accurate(scope, expected[row], answer.eps, smallest)
+                agree = tolerance.close(expected[row], got[row], bound)
+                if abs(expected[row]) > largest:  # beyond the output type, infinity is the rounded value
+                    agree = got[row] == math.copysign(math.inf, expected[row])
             if not agree:
                 raise Violation(f"{name} of rollout {row} against the exact formula", show(expected), show(got))
 
 
-def _smallest(answer: Answer) -> float:
-    """Spacing of the output type near 0."""
+def _limits(answer: Answer) -> tuple[float, float]:
+    """Spacing of the output type near 0, and its largest number."""
     raw = answer.raw[0] if isinstance(answer.raw, tuple) else getattr(answer.raw, "advantages", answer.raw)
     if is_tensor(raw):
         import torch
 
         info = torch.finfo(raw.dtype)
-        return info.smallest_normal * info.eps
-    return math.ulp(0.0)
+        return info.smallest_normal * info.eps, info.max
+    return math.ulp(0.0), sys.float_info.max
+
+
+#: Each is a float16, their difference is not.
+EDGE = st.sampled_from([Fraction(60000), Fraction(-60000), Fraction(0)])
 
 
 def _reference_cases(subject: Subject) -> Any:
     dtypes = ("float32", "float64", "bfloat16", "float16") if subject.numbers == "torch" else subject.dtypes
-    return batches(subject, masks=True, dtypes=dtypes)
+    return batches(subject, masks=True, dtypes=dtypes, styles=(*ANY, EDGE))
 
 
 def _needs_reference(subject: Subject) -> str | None:
@@ -85,7 +91,8 @@ def _large_offset_cases(subject: Subject) -> Any:
 LAWS = (
     Law(
         "reference",
-        "every part of the result is the exact value of the formula, rounded once from float64 statistics",
+        "every part of the result is the exact value of the formula, rounded once from float64 statistics (to infinity "
+        "beyond the type's range)",
         frozenset(),
         _reference_cases,
         _reference,
