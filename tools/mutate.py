@@ -5,11 +5,17 @@
     python tools/mutate.py --every 10                a sample
     python tools/mutate.py --list                    what would be tried
     python tools/mutate.py --write                   also docs/mutation.md; half an hour on one core
+    python tools/mutate.py --write --resume          go on with a run that was stopped
 
 A mutant is a file with one change to its syntax tree: another operator or comparison, a constant off by one,
 a negated condition, a dropped method call. Each runs in a fork of a process that has torch loaded already, on
 the tests that concern it, until one fails. Survivors that cannot be told from the original are listed in
 tools/equivalent_mutants.json with the reason; any other survivor is a test that is missing.
+
+First the same tests run on the unchanged code: where they fail, no mutant's death would mean anything. Each verdict is
+appended to runs/mutation.jsonl (`--ledger`) as it is reached. `--resume` takes the verdicts that are there, if they
+are of the same code and tests. Inputs are the same at every run, and time limits are of processor time, so that other
+work on the machine changes no verdict.
 """
 
 from __future__ import annotations
@@ -17,20 +23,29 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import hashlib
 import json
 import os
+import platform
 import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
+from typing import TextIO
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("refbase/spec", "refbase/kernels")
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.json"
 REPORT = ROOT / "docs" / "mutation.md"
+LEDGER = ROOT / "runs" / "mutation.jsonl"
+#: What decides a verdict, besides the versions of Python, torch and Hypothesis.
+DECISIVE = ("refbase/**/*.py", "tests/estimators/*.py", "tests/core/*.py", "tests/helpers/*.py", "tests/conftest.py",
+            "tools/mutate.py", "pyproject.toml")  # fmt: skip
 LIMIT = 120  # seconds of processor time per mutant; one that runs for ever is noticed too
 
 BINARY = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult,
@@ -176,6 +191,7 @@ class Suite:
     def __init__(self, mutants: list[Mutant]) -> None:
         from refbase.checks import binding_laws, catalogue_subjects
 
+        self.paths = list(dict.fromkeys(m.path for m in mutants))
         self.cases: dict[str, list[tuple[str, list[object]]]] = {}  # by subject: law id and its cases
         wanted = {subject.name for m in mutants for subject in catalogue_subjects() if _concerns(m, subject)}
         for subject in catalogue_subjects():
@@ -183,14 +199,22 @@ class Suite:
                 laws = [law for law in binding_laws(subject) if law.id in LAWS and law.needs(subject) is None]
                 self.cases[subject.name] = [(law.id, _draw(law, subject)) for law in laws]
 
+    def complaint(self, paths: Iterable[str]) -> str:
+        """The first test about these files that fails on the unchanged code, or ''."""
+        files = dict.fromkeys(name for path in paths for name in _tests_of(path))
+        for path in paths:
+            if found := self._laws(unchanged(path), reference=True) or self._laws(unchanged(path)):
+                return found
+        return self._pytest(["tests/estimators", "tests/core"] if "tests/estimators" in files else list(files))
+
     def kills(self, mutant: Mutant) -> str:
         """The first test that fails on the mutated code, or ''."""
         _install(mutant)
-        own = f"tests/estimators/test_{Path(mutant.path).stem}.py"
+        *own, core = _tests_of(mutant.path)
         found = self._laws(mutant, reference=True)  # nearly every mutant differs from the other implementation
-        if (ROOT / own).is_file():
-            return found or self._pytest([own]) or self._laws(mutant) or self._pytest(["tests/core"])
-        return found or self._laws(mutant) or self._pytest(["tests/estimators", "tests/core"])
+        if own != ["tests/estimators"]:
+            return found or self._pytest(own) or self._laws(mutant) or self._pytest([core])
+        return found or self._laws(mutant) or self._pytest([*own, core])
 
     def _laws(self, mutant: Mutant, reference: bool = False) -> str:
         from refbase.checks import Probe, catalogue_subjects
@@ -213,6 +237,12 @@ class Suite:
 
         options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "-W", "ignore"]
         return "pytest" if pytest.main([*options, *paths]) else ""
+
+
+def _tests_of(path: str) -> tuple[str, str]:
+    """An estimator's own tests, or those of all for what estimators share; and those of the core."""
+    own = f"tests/estimators/test_{Path(path).stem}.py"
+    return own if (ROOT / own).is_file() else "tests/estimators", "tests/core"
 
 
 def _draw(law: object, subject: object) -> list[object]:
@@ -268,18 +298,18 @@ def _install(mutant: Mutant) -> None:
                     cell.cell_contents = new[id(cell.cell_contents)]
 
 
-def run_one(suite: Suite, mutant: Mutant) -> tuple[str, float]:
-    """What killed it ('' if nothing did), and the seconds it took."""
-    start = time.monotonic()
+def run_one(suite: Suite, mutant: Mutant | None) -> str:
+    """What killed it, '' if nothing did; of the unchanged code (None), what failed."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT))
+        if mutant is not None:
+            resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT))
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
         try:
-            verdict = suite.kills(mutant)
+            verdict = suite.complaint(suite.paths) if mutant is None else suite.kills(mutant)
         except BaseException as error:
             verdict = f"{type(error).__name__} on loading"
         os.write(write, verdict.encode()[:200])
@@ -288,11 +318,11 @@ def run_one(suite: Suite, mutant: Mutant) -> tuple[str, float]:
     _, status = os.waitpid(child, 0)
     with os.fdopen(read, "rb") as pipe:
         verdict = pipe.read().decode()
-    return verdict or ("a crash or the time limit" if status else ""), time.monotonic() - start
+    return verdict or ("a crash or the time limit" if status else "")
 
 
 def warm_up() -> None:
-    """Load everything once for all forks."""
+    """Load everything once for all forks: a module that were not loaded could not be exchanged."""
     os.environ["HYPOTHESIS_PROFILE"] = "mutation"
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # a third of the time of a short run
     os.chdir(ROOT)
@@ -309,9 +339,68 @@ def warm_up() -> None:
     settings.register_profile(
         "mutation", derandomize=True, database=None, deadline=None, max_examples=40, phases=(Phase.generate,)
     )
-    assert all((pytest, sympy))
-    for entry in refbase.CATALOG.values():
-        entry.load_spec(), entry.load_kernel()
+    assert all((pytest, sympy, refbase.CATALOG))
+    for path in all_paths():
+        import_module(unchanged(path).module)
+
+
+def all_paths() -> list[str]:
+    return [str(path.relative_to(ROOT)) for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.py"))]
+
+
+def unchanged(path: str) -> Mutant:
+    return Mutant(path, 0, "", "", "", "")
+
+
+# --- the ledger ---------------------------------------------------------------------------------------
+
+
+class Ledger:
+    """Verdicts by mutant, one line of JSON each, written as they are reached.
+
+    The first line holds a fingerprint of code, tests and versions: verdicts of others are not mixed in.
+    """
+
+    def __init__(self, path: Path, resume: bool) -> None:
+        self.path, self.verdicts = path, {}
+        mark = fingerprint()
+        if resume and path.is_file():
+            first, *lines = path.read_text().splitlines()
+            if json.loads(first) != {"fingerprint": mark}:
+                raise SystemExit(f"{path} is of other code, tests or versions; run again without --resume")
+            whole = [line for line in lines if line.endswith("}")]  # the last one may have been cut off
+            self.verdicts = {entry["mutant"]: entry["verdict"] for entry in map(json.loads, whole)}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as file:
+            self._line(file, {"fingerprint": mark})
+            for key, verdict in self.verdicts.items():
+                self._line(file, {"mutant": key, "verdict": verdict})
+
+    def add(self, mutant: Mutant, verdict: str) -> None:
+        self.verdicts[mutant.key] = verdict
+        with self.path.open("a") as file:
+            self._line(file, {"mutant": mutant.key, "verdict": verdict})
+
+    @staticmethod
+    def _line(file: TextIO, entry: dict[str, str]) -> None:
+        file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+
+def fingerprint() -> str:
+    """Of everything that decides a verdict."""
+    digest = hashlib.sha256()
+    for pattern in DECISIVE:
+        for path in sorted(ROOT.glob(pattern)):
+            digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    versions = [platform.python_version(), *(version(name) for name in ("torch", "hypothesis", "numpy", "pytest"))]
+    digest.update(" ".join(versions).encode())
+    return digest.hexdigest()
+
+
+def time_left(seconds: list[float], left: int) -> str:
+    """An estimate from the mutants run so far; most die in a second, survivors see every test."""
+    minutes = sum(seconds) / max(len(seconds), 1) * left / 60
+    return f"{minutes:.0f} min left" if minutes >= 1.5 else f"{60 * minutes:.0f} s left"
 
 
 # --- the report ---------------------------------------------------------------------------------------
@@ -328,7 +417,7 @@ def report(results: list[tuple[Mutant, str]], reasons: dict[str, str], total: in
         "",
         "Does a test fail when an estimator is wrong? `python tools/mutate.py --write` changes one operator, constant,",
         "condition or call at a time in `refbase/spec` and `refbase/kernels`, runs the tests that concern the file,",
-        "and writes this page.",
+        "and writes this page. The inputs are the same at every run.",
         "",
         f"{len(results)} mutants{sample}: {len(dead)} die ({share:.1f} %), {known} cannot be told from the original,",
         f"{len(alive) - known} survive for want of a test.",
@@ -346,35 +435,51 @@ def report(results: list[tuple[Mutant, str]], reasons: dict[str, str], total: in
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", help="files below refbase/spec or refbase/kernels")
     parser.add_argument("--list", action="store_true", help="list the mutants and run none")
     parser.add_argument("--write", action="store_true", help="write docs/mutation.md")
     parser.add_argument("--match", default="", help="only mutants whose key contains this")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="a sample: each Nth mutant only")
-    args = parser.parse_args()
-    all_paths = [str(p.relative_to(ROOT)) for folder in FOLDERS for p in sorted((ROOT / folder).glob("*.py"))]
-    paths = args.paths or all_paths
-    mutants = [m for path in paths for m in mutants_of(path) if args.match in m.key][:: args.every]
+    parser.add_argument("--resume", action="store_true", help="keep the verdicts of a run that was stopped")
+    parser.add_argument("--ledger", type=Path, default=LEDGER, metavar="FILE", help="where verdicts are written")
+    args = parser.parse_args(arguments)
+    mutants = [m for path in args.paths or all_paths() for m in mutants_of(path) if args.match in m.key][:: args.every]
     if args.list:
         print("\n".join(f"{m.path}:{m.line} {m.before} -> {m.after}" for m in mutants), f"\n{len(mutants)} mutants")
         return 0
-    warm_up()
-    suite = Suite(mutants)
-    reasons: dict[str, str] = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.is_file() else {}
-    results: list[tuple[Mutant, str]] = []
-    for k, mutant in enumerate(mutants):
-        verdict, seconds = run_one(suite, mutant)
-        results.append((mutant, verdict))
-        word = f"killed by {verdict}" if verdict else f"SURVIVED{' (known)' if mutant.key in reasons else ''}"
-        print(f"{k + 1}/{len(mutants)} {seconds:.1f}s {word} | {mutant.key}", flush=True)
+    reasons = known_reasons()
+    every = {m.key for path in all_paths() for m in mutants_of(path)}
+    if stale := sorted(set(reasons) - every):
+        raise SystemExit(f"{EQUIVALENT.name} gives reasons for mutants that do not exist:\n" + "\n".join(stale))
+    ledger = Ledger(args.ledger, args.resume)
+    todo = [m for m in mutants if m.key not in ledger.verdicts]
+    print(f"{len(mutants)} mutants, {len(mutants) - len(todo)} of them with a verdict already", flush=True)
+    if todo:
+        warm_up()
+        suite = Suite(todo)
+        if complaint := run_one(suite, None):
+            raise SystemExit(f"the unchanged code fails: {complaint}")
+        seconds: list[float] = []
+        for k, mutant in enumerate(todo):
+            start = time.monotonic()
+            verdict = run_one(suite, mutant)
+            seconds.append(time.monotonic() - start)
+            ledger.add(mutant, verdict)
+            word = f"killed by {verdict}" if verdict else f"SURVIVED{' (known)' if mutant.key in reasons else ''}"
+            left = time_left(seconds, len(todo) - k - 1)
+            print(f"{k + 1}/{len(todo)} {seconds[-1]:.1f}s, {left}: {word} | {mutant.key}", flush=True)
+    results = [(m, ledger.verdicts[m.key]) for m in mutants]
     alive = [m for m, verdict in results if not verdict]
     print(f"{len(results) - len(alive)} of {len(results)} die")
     if args.write:
-        total = sum(1 for path in all_paths for _ in mutants_of(path))
-        REPORT.write_text(report(results, reasons, total))
+        REPORT.write_text(report(results, reasons, len(every)))
     return 1 if any(m.key not in reasons for m in alive) else 0
+
+
+def known_reasons() -> dict[str, str]:
+    return json.loads(EQUIVALENT.read_text()) if EQUIVALENT.is_file() else {}
 
 
 if __name__ == "__main__":
