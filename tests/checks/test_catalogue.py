@@ -61,7 +61,7 @@ def test_claimed_law_holds(subject, law):
 
 def test_which_estimators_blend():
     found = {subject.name.partition("[")[0] for subject in catalogue_subjects() if can_blend(subject)}
-    assert found == {"shrinkage", "shrinkage_js", "bvblend", "bvblend_eb"}
+    assert found == {"shrinkage", "shrinkage_js", "shrinkage_history", "bvblend", "bvblend_eb"}
 
 
 def test_traits_named_by_laws_exist():
