@@ -15,6 +15,7 @@ from benchmarks.common import RESULTS, ROOT
 SECTIONS: Mapping[str, str] = {
     "quality": "benchmarks.quality.report",
     "bvblend": "benchmarks.bvblend.report",
+    "training": "benchmarks.training.report",
     "kernels": "benchmarks.kernels.report",
     "kernels-cuda": "benchmarks.kernels.report",
 }

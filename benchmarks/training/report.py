@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.common import figure, table
 from benchmarks.training import summary
+from benchmarks.training.plan import ESTIMATORS, LR
 from benchmarks.training.summary import Outcome
 
 Results = Mapping[str, Any]
@@ -123,6 +124,7 @@ verl cannot give. Where both ran, the mean reward over all estimators differs by
     if best:
         head = ["", "best rate", "reward", "to grpo at its best", "greedy", "sampled", "stuck"]
         yield "Each at its own best rate (by mean reward; warm start, m = 8):\n\n" + table(head, best)
+    yield "![Reward curves of the runs without verl](figures/training-seeds.png)"
 
 
 def agreement(results: Results) -> float:
@@ -249,8 +251,6 @@ none."""
 
 
 def common_rate(task: str) -> float:
-    from benchmarks.training.plan import LR
-
     return LR[task]
 
 
@@ -262,24 +262,39 @@ cold task and for m = 2; m = 4 (gradient noise only)."""
     missing = results["not_run"]
     if missing:
         text += f" Planned and not run: {len(missing)} jobs of verl ({', '.join(f'`{name}`' for name in missing[:4])}"
-        text += ", …)." if len(missing) > 4 else ")."
+        text += ", …)" if len(missing) > 4 else ")"
+        text += "; the runs without verl cover them." if results["replicas"] else "."
     return text
 
 
 def draw_figures(results: Results, folder: Path) -> None:
-    """``training.png``: mean reward curves of verl's jobs, one panel for each group with several seeds."""
+    """Mean reward curves: ``training.png`` of verl's jobs, ``training-seeds.png`` of the runs without verl."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, found in (("training", jobs(results)), ("training-seeds", replicas(results))):
+        panels = sorted(found.items(), key=order)
+        several = [panel for panel in panels if len({run.pair for run in panel[1]}) > 1] or panels
+        if several:
+            draw(several, folder / f"{name}.png")
+
+
+def draw(panels: Sequence[tuple[Group, Sequence[Outcome]]], path: Path) -> None:
     plt = figure()
-    panels = [(group, runs) for group, runs in sorted(jobs(results).items(), key=order)]
-    several = [panel for panel in panels if len({run.pair for run in panel[1]}) > 1] or panels
-    picture, axes = plt.subplots(1, len(several), figsize=(5 * len(several), 4), layout="constrained", squeeze=False)
-    for axis, ((task, rollouts, lr), runs) in zip(axes[0], several, strict=True):
-        for index, (estimator, own) in enumerate(summary.by_estimator(runs).items()):
-            curves = [summary.smoothed(run.reward) for run in own]
-            line = [summary.mean(values) for values in zip(*curves, strict=True)]
-            axis.plot(range(summary.SMOOTH, summary.SMOOTH + len(line)), line, label=estimator, color=f"C{index}")
+    columns = min(3, len(panels))
+    lines = -(-len(panels) // columns)
+    picture, axes = plt.subplots(
+        lines, columns, figsize=(5 * columns, 3.6 * lines), layout="constrained", squeeze=False
+    )
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
+    for axis, ((task, rollouts, lr), runs) in zip(axes.flat, panels, strict=False):
+        for index, estimator in enumerate(ESTIMATORS):
+            curves = [summary.smoothed(run.reward) for run in runs if run.estimator == estimator]
+            if curves:
+                line = [summary.mean(values) for values in zip(*curves, strict=True)]
+                steps = range(summary.SMOOTH, summary.SMOOTH + len(line))
+                axis.plot(steps, line, label=estimator, color=f"C{index}", lw=1.2)
         axis.set(xlabel="step", ylabel="training reward", title=f"{TITLES[task]}, m = {rollouts}, lr {lr:g}")
         axis.grid(alpha=0.3)
-    axes[0][-1].legend(fontsize=8)
-    folder.mkdir(parents=True, exist_ok=True)
-    picture.savefig(folder / "training.png", dpi=120)
+    axes.flat[0].legend(fontsize=7)
+    picture.savefig(path, dpi=110)
     plt.close(picture)
