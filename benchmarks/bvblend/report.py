@@ -233,12 +233,35 @@ def statements(results: Results) -> str:
     return table(["said", "measured here"], rows)
 
 
-RECOMMENDATION = """\
-* **With a history: `shrinkage_history`.** Where nothing moves it is `bvblend_eb`, where the level moves and steps are
-  large it is `shrinkage_js`, and in between it is better than both.
-* **Without a history that survives checkpoints, from 16 prompts a step on: `shrinkage_js`.**
-* **`bvblend`** with its defaults is not an estimate of the gradient: its factors differ between hard and easy prompts.
-  `scale="none", local="loo"` is unbiased. One key for prompts of mixed difficulty costs most."""
+def average(results: Results, name: str, quantity: str = "mse", moving: bool = False) -> str:
+    """Geometric mean over streams at m = 4."""
+    chosen = [c for c in cells(results, rollouts=4) if (c["stream"] in MOVING) == moving]
+    return f"{geometric_mean(value(c, name, quantity) for c in chosen):.2f}" if chosen else "–"
+
+
+def recommendation(results: Results) -> str:
+    def both(name: str) -> str:
+        return f"({average(results, name)} and {average(results, name, moving=True)})"
+
+    def stuck(name: str) -> str:
+        return pair(lesson(results, "mixed difficulty", name, "stuck"))
+
+    pooled, fast = both("shrinkage_history"), both("shrinkage_history decay=0.8")
+    short, keyed = both("shrinkage_history window=10")[1:-1], both("shrinkage_history key=class")
+    return f"""In brackets: error relative to rloo's, geometric means over streams that stand still and that move.
+
+* **With a history that is stored with the checkpoints: `shrinkage_history`** {pooled}. Where nothing moves it is
+  `bvblend_eb` {both("bvblend_eb")}; where the level moves it is better than that and than
+  `shrinkage_js` {both("shrinkage_js")}, most with eight prompts a step. Leave `decay` at 0.95, or take 0.8 {fast}
+  where success changes within tens of steps. Leave `window` at 100: the drift is seen in it (10 steps: {short}).
+* **If the difficulty of prompts is known, make it the history key** {keyed}; here thirds of the true
+  success rate or ease, better keys than a data set will have.
+* **Without a history, from 16 prompts a step on: `shrinkage_js`.** With two or three it is `rloo`.
+* **`bvblend_eb`** where prompts are to be judged by history alone. `scale="history"` only where the level stands still.
+* **`bvblend`** {both("bvblend")} to compare with the article. Its default weighs hard and easy
+  prompts differently; `local="loo", scale="none"` is unbiased but has the same weight. In pools of mixed difficulty
+  {stuck("bvblend")} of the prompts end stuck under it, {stuck("bvblend scale=none, loo")} under the unbiased one, and
+  {stuck("rloo")} under `rloo`. If it must be used: keys by difficulty, and a floor of 0.1 under any scale."""
 
 
 def section(results: Results) -> str:
@@ -252,7 +275,7 @@ gradient; these are measured from the first step. Everything is relative to `rlo
 
 ### Which one, and with which options
 
-{RECOMMENDATION}
+{recommendation(results)}
 
 ### What was said, and what is measured
 
