@@ -245,9 +245,9 @@ def claims_part(results: Results) -> str:
 
 CAVEAT = """What this scale can show: the direction and size of statistical effects, with a model whose gradients can be
 computed hundreds of times. What it cannot: whether a gain survives a large model, long answers, several updates per
-batch or thousands of steps. Published gains are of single large runs; at this size the differences between
-estimators are mostly within the noise of a few seeds, and tables without that noise would show winners that are
-none."""
+batch or thousands of steps. A difference below two of its standard errors decides nothing, and with as many
+comparisons as here some above are chance too. A rule that helps against noise helps where there is most of it: compare
+m = 2 with m = 8 here and in the table of gradient noise."""
 
 
 def common_rate(task: str) -> float:
