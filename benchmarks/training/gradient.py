@@ -78,13 +78,17 @@ def measure(folder: Path, prompts: int, rollouts: int, batches: int, seed: int) 
     return {
         "success": float(np.mean(success)),
         "zero_signal": float(np.mean(constant)),
-        "noise_of_rloo": float(reference[0]),
         "relative": {name: ratio(values, reference) for name, values in noise.items()},
     }
 
 
-def ratio(values: Array, reference: Array) -> list[float]:
-    """Ratio and its jackknife standard error; entry 0 is from all batches, the others leave one out."""
+def ratio(values: Array, reference: Array) -> list[float] | None:
+    """Ratio and its jackknife standard error; entry 0 is from all batches, the others leave one out.
+
+    None where there is no noise to compare with: no rollout that is rewarded differently from the others.
+    """
+    if not (np.isfinite(values).all() and np.isfinite(reference).all() and reference.all()):
+        return None
     ratios = values / reference
     left_out = ratios[1:]
     error = np.sqrt((len(left_out) - 1) / len(left_out) * np.square(left_out - left_out.mean()).sum())
@@ -105,7 +109,7 @@ def leave_one_out_noise(gradients: Tensor) -> Array:
     for square_sum, all_sum, size in left:
         variance = (square_sum - all_sum / size) / (size - 1)
         signal = all_sum / size**2 - variance / size
-        out.append(variance / signal)
+        out.append(variance / signal if signal else np.nan)
     return np.array(out)
 
 

@@ -45,7 +45,7 @@ CURVES = {
 
 def recipe(task: str, seed: int, quick: bool) -> Recipe:
     if quick:
-        tiny = WarmStart(learn_to=0.01, start_at=1.0, n_check=32, check_every=1, batch=16)
+        tiny = WarmStart(learn_to=0.2, start_at=1.0, n_check=32, check_every=5, batch=32)
         return Recipe(seed, Task(n_train=64, n_val=16), ModelSize(hidden=32, layers=1, heads=2), tiny)
     return Recipe(seed, warm_start=WarmStart(**TASKS[task]))
 

@@ -165,7 +165,7 @@ def gradient_part(rows: Sequence[Mapping[str, Any]]) -> str:
     names = list(rows[0]["relative"])
     body = []
     for row in rows:
-        ratios = ["{:.3f} ± {:.3f}".format(*row["relative"][name]) for name in names]
+        ratios = ["{:.3f} ± {:.3f}".format(*pair) if (pair := row["relative"][name]) else "–" for name in names]
         body.append([row["model"], row["rollouts"], f"{row['success']:.2f}", f"{row['zero_signal']:.2f}", *ratios])
     head = ["policy", "m", "success", "zero signal", *(f"`{name}`" for name in names)]
     return f"""### Gradient noise
@@ -208,6 +208,7 @@ def claims_part(results: Results) -> str:
             + ", ".join(
                 f"{model} m = {m}: {values['shrinkage'][0]:.2f} / {values['shrinkage_js'][0]:.2f}"
                 for (model, m), values in noise.items()
+                if values["shrinkage"] and values["shrinkage_js"]
             ),
         ]
     ]

@@ -64,6 +64,7 @@ def test_noise_of_gradients_with_known_moments():
     value, error = ratio(noise, leave_one_out_noise(10 * vectors))
     assert value == pytest.approx(1.0)
     assert error == pytest.approx(0.0, abs=1e-6)
+    assert ratio(leave_one_out_noise(torch.zeros(5, 2)), noise[:6]) is None  # no reward, no gradient, no noise
     part = leave_one_out_noise(vectors[1:])
     assert noise[1] == pytest.approx(part[0])  # entry 1 leaves batch 0 out
 
