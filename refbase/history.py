@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from refbase import validate
 
@@ -294,8 +294,12 @@ def update_history(
     count = state.updates + 1
     histories = dict(state._keys)
     for key, groups in by_key.items():
-        histories[key] = _advance(histories.get(key), groups, state, count)
-        check_usable(where, f"the history of key {key!r}", histories[key])
+        place = f"the history of key {key!r}"
+        try:
+            histories[key] = _advance(histories.get(key), groups, state, count)
+        except OverflowError:  # a Fraction met a float, such as the decay
+            reject_overflow(where, place)
+        check_usable(where, place, histories[key])
     if len(histories) > state.max_keys:
         oldest = sorted(histories, key=lambda key: (histories[key].last_update, *_canonical(key)))
         for key in oldest[: len(histories) - state.max_keys]:
@@ -352,8 +356,12 @@ def check_usable(where: str, place: str, history: KeyHistory) -> None:
     except (OverflowError, ZeroDivisionError, ValueError):
         usable = False
     if not usable:
-        remedy = "Rewards (or edited numbers) are too large or too small to be squared; rescale them."
-        validate.reject(where, place, "have finite statistics", "an overflow", remedy)
+        reject_overflow(where, place)
+
+
+def reject_overflow(where: str, place: str) -> NoReturn:
+    remedy = "Rewards (or edited numbers) are too large or too small to be squared; rescale them."
+    validate.reject(where, place, "have finite statistics", "an overflow", remedy)
 
 
 _UNSET = object()

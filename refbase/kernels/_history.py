@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refbase.history import HistoryState, Key, KeyHistory, check_state, group_keys
+from refbase.history import HistoryState, Key, KeyHistory, check_state, group_keys, reject_overflow
 from refbase.kernels._segments import Batch
 
 
@@ -46,7 +46,10 @@ class Pasts:
     def _tensor(self, read: Callable[[KeyHistory], Any]) -> Tensor:
         # Groups share few keys as a rule, so each distinct history is read once.
         distinct = {id(past): past for past in self.histories if past is not None}
-        values = {name: float(read(past)) for name, past in distinct.items()}
+        try:
+            values = {name: float(read(past)) for name, past in distinct.items()}
+        except OverflowError:  # a history of Fractions, which the exact forms can use
+            reject_overflow(self.batch.where, "state")
         listed = [torch.nan if past is None else values[id(past)] for past in self.histories]
         return torch.tensor(listed, dtype=torch.float64, device=self.batch.codes.device)
 

@@ -76,8 +76,9 @@ def power_of_two(values: Tensor) -> float:
     if values.numel() == 0:
         return 1.0
     _, exponent = torch.frexp(values.abs().max())
-    # From below by 2**-900: a history's mean must survive the division, and from there no square vanishes either.
-    return 2.0 ** max(-900, min(1000, int(exponent)))
+    # From below by 2**-600: in it the squares of the smallest floats do not vanish, and whatever a history may hold,
+    # which has to be squared too, survives the division by it.
+    return 2.0 ** max(-600, min(1000, int(exponent)))
 
 
 def blend(

@@ -91,7 +91,7 @@ def _residuals(
     gap = rows.values - float(beta) * (current - reference)
     size = _group_sum(torch.ones_like(rows.values), rows)
     # Centre on a member first: groups of equal gaps have exactly zero residuals.
-    anchor = gap.detach().new_zeros(rows.n_groups)
+    anchor = rows.values.new_zeros(rows.n_groups)
     anchor = anchor.scatter_reduce(0, rows.codes, gap.detach(), "amin", include_self=False)
     centred = gap - anchor[rows.codes]
     return rows, centred - (_group_sum(centred, rows) / size)[rows.codes], size

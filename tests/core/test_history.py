@@ -280,6 +280,28 @@ PARTS_OF_OTHER_TYPES = {
 }
 
 
+def test_rewards_whose_squares_overflow_are_refused_by_name():
+    large, group = [F(10) ** 200, F(0)], ["a", "a"]
+    exact = HistoryState.empty(decay=F(1, 2))
+    for _ in range(2):
+        exact = update_history(exact, large, group)
+    assert exact.keys[None].within_squares == F(3, 4) * F(10) ** 400  # Fractions hold it
+    with pytest.raises(refbase.InputError, match="`the history of key None` must have finite statistics"):
+        update_history(HistoryState.empty(), [float(r) for r in large], group)
+    mixed = update_history(HistoryState.empty(decay=0.5), large, group)
+    with pytest.raises(refbase.InputError, match="`the history of key None` must have finite statistics"):
+        update_history(mixed, large, group)
+
+
+@pytest.mark.parametrize("name", ["bvblend", "bvblend_eb", "shrinkage_history"])
+def test_a_kernel_refuses_exact_numbers_that_no_float_holds(name):
+    torch = pytest.importorskip("torch")
+    state = update_history(HistoryState.empty(decay=F(1, 2)), [F(10) ** 200, F(0)] * 20, [k // 2 for k in range(40)])
+    assert getattr(refbase, name)([F(1), F(0)], ["a", "a"], state).advantages
+    with pytest.raises(refbase.InputError, match=f"{name}: `state` must have finite statistics; got an overflow"):
+        getattr(refbase, name)(torch.tensor([1.0, 0.0]), ["a", "a"], state)
+
+
 def test_good_parts_make_a_state():
     state = HistoryState(**parts())
     assert state == update_history(state, [F(9)], ["z"], step=2)

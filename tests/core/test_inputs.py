@@ -356,6 +356,9 @@ def test_unknown_estimators_name_the_nearest():
 def test_a_batch_of_groups_of_one_warns(convert):
     with pytest.warns(refbase.DegenerateBatchWarning, match="each of the 4 valid rollouts is alone in its group"):
         rloo(convert([1.0, 0.0, 1.0, 0.0]), ["u1", "u2", "u3", "u4"])
+    with pytest.warns(refbase.DegenerateBatchWarning) as caught:  # that says it all
+        rloo(convert([1.0, 0.0]), ["u1", "u2"], singletons="zero")
+    assert [str(warning.message).count("alone in its group") for warning in caught] == [1]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rloo(convert([1.0]), ["u1"])
@@ -369,6 +372,7 @@ def test_groups_without_a_signal_in_a_batch_with_one_warn(convert):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rloo(convert([1.0, 1.0, 1.0, 1.0]), ["t0", "t0", "t1", "t1"])
+        rloo(convert([0.0, 0.0, 0.0]), ["t0", "t0", "t1"])
         rloo(convert([1.0, 0.0, 0.0, 0.0]), ["t0", "t0", "t1", "t1"])
 
 

@@ -130,6 +130,16 @@ def test_leave_one_out_uses_the_other_rollouts_or_the_history():
     assert call([1, 0], "aa", refbase.HistoryState.empty(), local="loo").scale == [1, 1]
 
 
+@pytest.mark.parametrize("size", range(3, 14))
+def test_the_rest_of_a_group_is_certain_where_it_agrees(size):
+    """0/0 is 1: squares that come out as 1e-17 instead of 0 would turn the weight of a certain history to 0."""
+    state = history([[1, 1]])
+    for odd, rest in ((1, 0), (0, 1), (3, 0)):
+        estimate = call([odd] + [rest] * (size - 1), ["g"] * size, state, local="loo")
+        assert estimate.weight[0] == 1
+        assert set(estimate.weight[1:]) == ({0} if size > 2 else {1})
+
+
 def test_a_constant_weight():
     state = history([[0, 0], [1, 1]])
     assert call([1, 0], "aa", state, scale="none", weight=0).baseline == [F(1, 2)] * 2

@@ -194,6 +194,15 @@ def test_kernel_and_spec_agree_on_streams_that_drift():
     assert drifted > 8
 
 
+@pytest.mark.parametrize("largest", [1e30, 1e38, 3e127])
+@pytest.mark.parametrize("smallest", [1e-290, 5e-324])
+def test_a_history_of_quite_another_scale(largest, smallest):
+    state = history(*[[[largest, 0], [0, largest], [largest, largest]] * 8] * 2)
+    estimate = call([[smallest, 0], [smallest, smallest], [0, 0]], state)  # `call` compares kernel and spec
+    assert float(estimate.weight[0]) == pytest.approx(0.99, abs=0.01)
+    assert float(estimate.target[0]) == pytest.approx(state.keys[None].mean, rel=0.1)
+
+
 @pytest.mark.parametrize("values", [[1.0, 0.0], torch.tensor([1.0, 0.0])], ids=["spec", "kernel"])
 def test_refusals(values):
     cold = refbase.HistoryState.empty()
