@@ -73,20 +73,37 @@ def test_a_stopped_run_is_taken_up_where_it_was(mutate, mutants, tmp_path, monke
     assert mutate.Ledger(path, resume=True).verdicts == resumed.verdicts
     assert mutate.Ledger(path, resume=False).verdicts == {}
 
-    monkeypatch.setattr(mutate, "fingerprint", lambda: "of other code")
+
+@pytest.mark.parametrize("changed", ["CODE", "TESTS"])
+def test_verdicts_of_other_code_are_not_kept_and_of_other_tests_only_deaths(
+    mutate, mutants, tmp_path, monkeypatch, changed
+):
+    path, original = tmp_path / "ledger.jsonl", mutate.fingerprint
+    first = mutate.Ledger(path, resume=False)
+    first.add(mutants[0], "pytest")
+    first.add(mutants[1], "")
+    monkeypatch.setattr(
+        mutate, "fingerprint", lambda files: "other" if files == getattr(mutate, changed) else original(files)
+    )
     with pytest.raises(SystemExit, match="of other code, tests or versions; run again without --resume"):
         mutate.Ledger(path, resume=True)
+    if changed == "CODE":
+        with pytest.raises(SystemExit, match="of other code"):
+            mutate.Ledger(path, resume=False, retry=True)
+    else:
+        assert mutate.Ledger(path, resume=False, retry=True).verdicts == {mutants[0].key: "pytest"}
+        assert mutate.Ledger(path, resume=True).verdicts == {mutants[0].key: "pytest"}  # it is of these tests now
 
 
-def test_the_fingerprint_is_of_code_and_tests(mutate, tmp_path, monkeypatch):
-    assert mutate.fingerprint() == mutate.fingerprint()
+def test_the_fingerprint_is_of_all_files(mutate, tmp_path, monkeypatch):
+    assert mutate.fingerprint(mutate.CODE) == mutate.fingerprint(mutate.CODE) != mutate.fingerprint(mutate.TESTS)
     monkeypatch.setattr(mutate, "ROOT", tmp_path)
     (tmp_path / "refbase" / "kernels").mkdir(parents=True)
-    empty = mutate.fingerprint()
+    empty = mutate.fingerprint(mutate.CODE)
     (tmp_path / "refbase" / "kernels" / "new.py").write_text("x = 1\n")
-    one = mutate.fingerprint()
+    one = mutate.fingerprint(mutate.CODE)
     (tmp_path / "refbase" / "kernels" / "new.py").write_text("x = 2\n")
-    assert len({empty, one, mutate.fingerprint()}) == 3
+    assert len({empty, one, mutate.fingerprint(mutate.CODE)}) == 3
 
 
 def test_time_left(mutate):

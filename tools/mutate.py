@@ -6,6 +6,7 @@
     python tools/mutate.py --list                    what would be tried
     python tools/mutate.py --write                   also docs/mutation.md; half an hour on one core
     python tools/mutate.py --write --resume          go on with a run that was stopped
+    python tools/mutate.py --write --retry           tests were added: try again what survived
 
 A mutant is a file with one change to its syntax tree: another operator or comparison, a constant off by one,
 a negated condition, a dropped method call. Each runs in a fork of a process that has torch loaded already, on
@@ -14,8 +15,8 @@ tools/equivalent_mutants.json with the reason; any other survivor is a test that
 
 First the same tests run on the unchanged code: where they fail, no mutant's death would mean anything. Each verdict is
 appended to runs/mutation.jsonl (`--ledger`) as it is reached. `--resume` takes the verdicts that are there, if they
-are of the same code and tests. Inputs are the same at every run, and time limits are of processor time, so that other
-work on the machine changes no verdict.
+are of the same code and tests; `--retry` takes the deaths, if they are of the same code. Inputs are the same at every
+run, and time limits are of processor time, so that other work on the machine changes no verdict.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ EQUIVALENT = ROOT / "tools" / "equivalent_mutants.json"
 REPORT = ROOT / "docs" / "mutation.md"
 LEDGER = ROOT / "runs" / "mutation.jsonl"
 #: What decides a verdict, besides the versions of Python, torch and Hypothesis.
-DECISIVE = ("refbase/**/*.py", "tests/estimators/*.py", "tests/core/*.py", "tests/helpers/*.py", "tests/conftest.py",
-            "tools/mutate.py", "pyproject.toml")  # fmt: skip
+CODE = ("refbase/**/*.py", "tools/mutate.py", "pyproject.toml")
+TESTS = ("tests/estimators/*.py", "tests/core/*.py", "tests/helpers/*.py", "tests/conftest.py")
 LIMIT = 120  # seconds of processor time per mutant; one that runs for ever is noticed too
 
 BINARY = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult,
@@ -358,21 +359,24 @@ def unchanged(path: str) -> Mutant:
 class Ledger:
     """Verdicts by mutant, one line of JSON each, written as they are reached.
 
-    The first line holds a fingerprint of code, tests and versions: verdicts of others are not mixed in.
+    The first line holds fingerprints of code (with versions) and tests: verdicts of others are not mixed in. What died
+    by some tests dies by more, so `retry` asks for the same code only, and forgets what survived.
     """
 
-    def __init__(self, path: Path, resume: bool) -> None:
+    def __init__(self, path: Path, resume: bool, retry: bool = False) -> None:
         self.path, self.verdicts = path, {}
-        mark = fingerprint()
-        if resume and path.is_file():
+        marks = {"code": fingerprint(CODE), "tests": fingerprint(TESTS)}
+        if (resume or retry) and path.is_file():
             first, *lines = path.read_text().splitlines()
-            if json.loads(first) != {"fingerprint": mark}:
-                raise SystemExit(f"{path} is of other code, tests or versions; run again without --resume")
+            found = json.loads(first)
+            if found.get("code") != marks["code"] or (not retry and found != marks):
+                raise SystemExit(f"{path} is of other code, tests or versions; run again without --resume or --retry")
             whole = [line for line in lines if line.endswith("}")]  # the last one may have been cut off
-            self.verdicts = {entry["mutant"]: entry["verdict"] for entry in map(json.loads, whole)}
+            verdicts = {entry["mutant"]: entry["verdict"] for entry in map(json.loads, whole)}
+            self.verdicts = {key: verdict for key, verdict in verdicts.items() if verdict or not retry}
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w") as file:
-            self._line(file, {"fingerprint": mark})
+            self._line(file, marks)
             for key, verdict in self.verdicts.items():
                 self._line(file, {"mutant": key, "verdict": verdict})
 
@@ -386,10 +390,10 @@ class Ledger:
         file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
 
-def fingerprint() -> str:
-    """Of everything that decides a verdict."""
+def fingerprint(patterns: Iterable[str]) -> str:
+    """Of files, and of the versions that decide what they do."""
     digest = hashlib.sha256()
-    for pattern in DECISIVE:
+    for pattern in patterns:
         for path in sorted(ROOT.glob(pattern)):
             digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
     versions = [platform.python_version(), *(version(name) for name in ("torch", "hypothesis", "numpy", "pytest"))]
@@ -443,6 +447,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--match", default="", help="only mutants whose key contains this")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="a sample: each Nth mutant only")
     parser.add_argument("--resume", action="store_true", help="keep the verdicts of a run that was stopped")
+    parser.add_argument("--retry", action="store_true", help="keep the deaths of an earlier run of the same code")
     parser.add_argument("--ledger", type=Path, default=LEDGER, metavar="FILE", help="where verdicts are written")
     args = parser.parse_args(arguments)
     mutants = [m for path in args.paths or all_paths() for m in mutants_of(path) if args.match in m.key][:: args.every]
@@ -453,7 +458,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     every = {m.key for path in all_paths() for m in mutants_of(path)}
     if stale := sorted(set(reasons) - every):
         raise SystemExit(f"{EQUIVALENT.name} gives reasons for mutants that do not exist:\n" + "\n".join(stale))
-    ledger = Ledger(args.ledger, args.resume)
+    ledger = Ledger(args.ledger, args.resume, args.retry)
     todo = [m for m in mutants if m.key not in ledger.verdicts]
     print(f"{len(mutants)} mutants, {len(mutants) - len(todo)} of them with a verdict already", flush=True)
     if todo:
