@@ -15,13 +15,14 @@ run := --estimator '$(ESTIMATOR)' --rollout '$(ROLLOUT)' --seed '$(SEED)' --step
 install := $(PYTHON) requirements/install.py --torch '$(TORCH)'
 bin := .venv/bin
 
-.PHONY: help train test lint env clean
+.PHONY: help train test coverage lint env clean
 
 help:
 	@echo "make train [ESTIMATOR=shrinkage|shrinkage_js|bvblend|bvblend_eb|shrinkage_history|gvpo|grpo|rloo] [ROLLOUT=hf|vllm]"
 	@echo "           [SEED=1] [STEPS=60] [ARGS='key=value ...']    further settings of verl, as Hydra overrides"
 	@echo "make test  [ARGS='...']    arguments of pytest"
 	@echo "make lint"
+	@echo "make coverage   lines and branches of refbase that its tests take; twelve minutes of processor time"
 	@echo "make env   only the environment of make test"
 	@echo "make clean removes .venv and runs"
 	@echo "All:       [PYTHON=python3.11] makes .venv with this Python, [TORCH='torch==2.13.0'] is what pip installs"
@@ -44,6 +45,12 @@ lint: env
 test: lint
 	HYPOTHESIS_PROFILE=ci $(bin)/python -m pytest -m "not e2e" -n 2 $(ARGS)
 	HYPOTHESIS_PROFILE=ci $(bin)/python -m pytest -m e2e --durations=10 $(ARGS)
+
+# What the jobs of verl take besides is not counted.
+coverage: env
+	HYPOTHESIS_PROFILE=ci $(bin)/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered --cov-fail-under=95 \
+	  tests/core tests/estimators tests/cases tests/exact tests/checks/test_broken.py tests/checks/test_runner.py \
+	  tests/checks/test_strategies.py tests/thirdparty tests/test_tools.py $(ARGS)
 
 clean:
 	rm -rf .venv runs
