@@ -92,6 +92,12 @@ def test_without_history_it_is_group_mean():
     assert call([5, 5], "aa", cold, min_scale=F(1, 2)).scale == [F(1, 2)] * 2
 
 
+def test_history_and_group_of_equal_variance_weigh_the_same():
+    state = history([[0, 0], [1, 1]])
+    assert state.keys[None].window_variance == variance([F(1), F(0), F(0), F(0)], 1) == F(1, 4)
+    assert call([1, 0, 0, 0], "aaaa", state).weight == [F(1, 2)] * 4
+
+
 def test_a_single_mean_in_the_window_has_no_spread():
     """sigma_u = 0: beta is 0 for a group with spread, 1 for one without."""
     state = history([[0, 1]])

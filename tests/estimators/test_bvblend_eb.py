@@ -67,6 +67,11 @@ def test_by_hand():
     assert estimate.scale is None
 
 
+def test_a_history_without_any_spread_has_no_weight():
+    assert call([1, 1, 0], "aaa", history([[1, 1]] * 16)).weight == [0, 0, 0]  # 0/0 is 0: there is no noise to reduce
+    assert call([1, 0], "aa", state_with(within=1, between=0)).weight == [F(1) / (1 + F(1, 4 * 32))] * 2
+
+
 def test_decay_discounts_groups_and_their_number():
     state = history([[1, 0]] * 2, [[1, 1]] * 2)
     past = state.keys[None]

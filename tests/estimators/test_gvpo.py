@@ -41,6 +41,12 @@ def test_loss_and_weights_by_hand():
     assert refbase.gvpo_loss(r, labels, a, b, 0.1, valid).item() == pytest.approx(0.2025)
 
 
+def test_weights_of_a_group_of_one_are_0():
+    assert refbase.gvpo_weights([F(5), F(1), F(0)], ["a", "b", "b"], [0, 0, 0], [0, 0, 0], 1) == [0, F(1, 2), F(-1, 2)]
+    (r, z) = as_tensors([5, 1, 0], [0, 0, 0])
+    assert refbase.gvpo_weights(r, ["a", "b", "b"], z, z, 1.0).tolist() == [0, 0.5, -0.5]
+
+
 GROUPED = ([1, 0, 3, 1, 2, 7], ["a", "a", "b", "b", "b", "c"], [1, 2, 0, 1, 1, 5], [0, 0, 1, 0, 1, 0])
 
 
