@@ -1,7 +1,10 @@
 """The sums that the kernels share, where their rounding would show."""
 
+from fractions import Fraction
+
 import pytest
 import torch
+from both import both
 
 import refbase
 from refbase.kernels._segments import others_moments
@@ -25,3 +28,23 @@ def test_others_that_are_equal_have_no_spread_at_all():
 def test_the_unit_is_that_of_the_largest_magnitude_not_of_the_largest_value(others):
     rewards = torch.tensor([-1e200, *others], dtype=torch.float64)
     assert refbase.rloo(rewards, ["a"] * len(rewards)).advantages[0].item() == -1e200
+
+
+@pytest.mark.parametrize("name", ["batch_mean", "shrinkage", "shrinkage_js"])
+def test_means_are_measured_from_a_reward(name):
+    """At 2**50 floats are a quarter apart, so that a mean of thirds measured from 0 would be off by a twelfth."""
+    offset, rewards = 2**50, [1, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 1]
+    labels = [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
+    moved = both(name, [offset + r for r in rewards], labels)
+    assert moved.advantages == getattr(refbase, name)([Fraction(r) for r in rewards], labels).advantages
+
+
+@pytest.mark.parametrize("name", ["rloo", "batch_mean"])
+def test_entries_of_a_constant_weight_are_apart(name):
+    """As results of float64 rewards need no conversion, they could still be one number seen N times."""
+    weight = getattr(refbase, name)(
+        torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64), ["a", "a", "b", "b"]
+    ).weight
+    others = weight[1:].tolist()
+    weight[0] = 7.0
+    assert weight.tolist() == [7.0, *others]
