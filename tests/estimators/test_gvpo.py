@@ -82,6 +82,30 @@ def test_nothing_valid_or_only_groups_of_one_gives_zero(reduction):
         assert gradient.tolist() == [0, 0]
 
 
+def test_no_gradient_reaches_the_reference_policy():
+    r, z = as_tensors([1, 0], [0, 0])
+    logs, refs = z.clone().requires_grad_(), z.clone().requires_grad_()
+    refbase.gvpo_loss(r, ["p", "p"], logs, refs, 0.5).backward()
+    assert logs.grad.tolist() == [-0.25, 0.25]  # -beta times the weight
+    assert refs.grad is None
+
+
+@pytest.mark.parametrize("size", range(2, 14))
+@pytest.mark.parametrize("value", [0.1, 0.7, 1 / 3])
+def test_equal_gaps_have_no_residual_at_all(size, value):
+    """The mean of equal floats is not always that float."""
+    r, z = as_tensors([value] * size, [0] * size)
+    assert refbase.gvpo_weights(r, ["p"] * size, z, z, 1.0).tolist() == [0.0] * size
+    assert refbase.gvpo_loss(r, ["p"] * size, z, z, 1.0).item() == 0.0
+
+
+def test_float32_log_probabilities_are_subtracted_in_float64():
+    r, _ = as_tensors([0, 0], [0])
+    logs, refs = torch.tensor([-1.0, -2.0]), torch.tensor([-1e-9, 0.0])
+    expected = -0.5 - float(refs[0].double().abs()) / 2  # gaps 1 - 1e-9 and 2; in float32 the first would be 1
+    assert refbase.gvpo_weights(r, ["p", "p"], logs, refs, 1.0)[0].item() == pytest.approx(expected, rel=1e-12)
+
+
 def test_masked_rows_reach_neither_loss_nor_gradient():
     r, _ = as_tensors([1, 0, 5], [0])
     logs = torch.tensor([-1.0, -2.0, float("-inf")], dtype=torch.float64, requires_grad=True)

@@ -49,3 +49,8 @@ def test_lengths_must_match_the_rewards():
         refbase.opo(torch.tensor([1.0, 0.0]), ["p", "p"], lengths=torch.ones(3))
     with pytest.raises(refbase.InputTypeError, match="`lengths` must be a torch tensor, as `rewards` is one; got list"):
         refbase.opo(torch.tensor([1.0, 0.0]), ["p", "p"], lengths=[1.0, 1.0])
+
+
+def test_advantages_have_no_graph_even_where_lengths_have_one():
+    lengths = torch.tensor([1.0, 3.0], requires_grad=True)
+    assert not refbase.opo(torch.tensor([1.0, 0.0]), ["p", "p"], lengths=lengths).advantages.requires_grad
