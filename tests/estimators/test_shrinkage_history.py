@@ -168,6 +168,42 @@ def test_prompts_of_other_keys_play_no_part(keyed):
             assert [together.baseline[row] for row in rows] == alone.baseline
 
 
+def keyed(name, *populations, **options):
+    """`both` on groups by key."""
+    rows = [(r, f"{key}{g}", key) for key, groups in populations for g, group in enumerate(groups) for r in group]
+    rewards, ids, keys = map(list, zip(*rows, strict=True))
+    return both(name, rewards, ids, history_keys=keys, **options)
+
+
+@pytest.mark.parametrize("remembered", [0, 3])
+def test_keys_of_unequal_numbers_of_prompts(remembered):
+    """The kernel treats keys of four to seven groups together and pads the shorter ones: padding has no variance."""
+    many = [[1, 0], [1, 1, 0], [0, 0], [1, 0], [3, 1], [2, 0, 1], [5]]
+    state = refbase.HistoryState.empty(decay=F(1, 2))
+    for _ in range(remembered):
+        ids = [f"{key}{k // 2}" for key in "xy" for k in range(len(STEADY) * 2)]
+        rewards = [r for _ in "xy" for group in STEADY for r in group]
+        state = refbase.update_history(state, list(map(F, rewards)), ids, history_keys=[label[0] for label in ids])
+    for short in (4, 5, 6):
+        estimate = keyed("shrinkage_history", ("x", many[:short]), ("y", many), state=state)
+        for key, groups in (("x", many[:short]), ("y", many)):
+            alone = keyed("shrinkage_history", (key, groups), state=state)
+            rows = slice(0, len(alone.weight)) if key == "x" else slice(len(estimate.weight) - len(alone.weight), None)
+            assert estimate.weight[rows] == alone.weight
+            assert any(0 < w < 1 for w in alone.weight)
+
+
+def test_histories_of_keys_of_quite_different_scale():
+    state = refbase.HistoryState.empty(decay=F(1, 2))
+    for key, unit in (("x", 1e100), ("y", 1e-100)):
+        rewards = [F(unit) * r for group in STEADY for r in group]
+        state = refbase.update_history(state, rewards, [k // 2 for k in range(32)], history_keys=[key] * 32)
+    small = [[F(1e-100), F(0)], [F(1e-100), F(1e-100)], [F(1e-100), F(0)]]
+    estimate = keyed("shrinkage_history", ("x", small), ("y", small), state=state)
+    assert 0 < estimate.weight[0] < 1
+    assert 0 < estimate.weight[-1] < 1
+
+
 def test_kernel_and_spec_agree_on_streams_that_drift():
     """Ragged, keyed, of any decay and window; `both` compares."""
     rng, blended, drifted = random.Random(0), 0, 0
@@ -194,7 +230,7 @@ def test_kernel_and_spec_agree_on_streams_that_drift():
     assert drifted > 8
 
 
-@pytest.mark.parametrize("largest", [1e30, 1e38, 3e127])
+@pytest.mark.parametrize("largest", [1e30, 1e38, 4e127])
 @pytest.mark.parametrize("smallest", [1e-290, 5e-324])
 def test_a_history_of_quite_another_scale(largest, smallest):
     state = history(*[[[largest, 0], [0, largest], [largest, largest]] * 8] * 2)
