@@ -63,6 +63,12 @@ def test_a_group_of_one_refused(name, convert):
         getattr(refbase, name)(convert([2.0, 1.0]), ["b", "b"], singletons="row")
 
 
+def test_a_group_of_one_without_a_label_is_named_by_its_row():
+    ids = torch.tensor([4, 4, 7, 4])
+    with pytest.raises(refbase.InputError, match=r"got one in group .*of rollout 2"):
+        refbase.rloo(torch.tensor([1.0, 0.0, 3.0, 1.0]), ids, singletons="error")
+
+
 def test_a_rollout_left_alone_by_masking_counts_as_a_group_of_one():
     estimate = both("rloo", [5, 3, 1, 0], "aabb", [True, False, True, True])
     assert estimate.advantages == [5, 0, 1, -1]

@@ -3,6 +3,7 @@
 from fractions import Fraction as F
 
 import pytest
+import torch
 from both import both
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -119,3 +120,10 @@ def test_far_apart_prompts_are_left_alone():
     estimate = both("shrinkage_js", spread, [k // 2 for k in range(16)])
     assert all(w < F(1, 10000) for w in estimate.weight)
     assert [float(a) for a in estimate.advantages] == pytest.approx([-1, 1] * 8, abs=0.05)
+
+
+def test_squares_of_squares_that_vanish_leave_a_weight():
+    """Rewards of 1e-90 beside one of 1: their variances are floats, the squares of these are 0."""
+    rewards = torch.tensor([1.0, 1.0, *[1e-90, 0.0] * 4], dtype=torch.float64)
+    weight = refbase.shrinkage_js(rewards, [k // 2 for k in range(10)]).weight
+    assert ((weight >= 0) & (weight <= 1)).all()
