@@ -25,18 +25,19 @@ def test_others_that_are_equal_have_no_spread_at_all():
 
 
 @pytest.mark.parametrize("far", [-3.0, 5.0])
-def test_entries_of_no_weight_take_no_part(far):
+@pytest.mark.parametrize("used", [2, 3])
+def test_entries_of_no_weight_take_no_part(far, used):
     """Neither in the mean, nor in the point that deviations are taken from, nor in whether the others agree."""
     generator = torch.Generator().manual_seed(1)
-    values = torch.rand(200, 2, generator=generator, dtype=torch.float64)
-    weights = torch.randint(1, 9, (200, 3), generator=generator).double()
-    three = torch.stack([values[:, 0], values[:, 1], values[:, 1]], 1)
-    beside = torch.cat([torch.full((200, 4), far), three], 1)
-    mean, squares = others_moments(beside, torch.cat([torch.zeros(200, 4), weights], 1))
-    wanted = others_moments(three, weights)
+    values = torch.rand(400, 2, generator=generator, dtype=torch.float64)
+    weights = torch.randint(1, 9, (400, used), generator=generator).double()
+    counted = torch.cat([values[:, :1], values[:, 1:].expand(-1, used - 1)], 1)
+    beside = torch.cat([torch.full((400, 4), far), counted], 1)
+    mean, squares = others_moments(beside, torch.cat([torch.zeros(400, 4), weights], 1))
+    wanted = others_moments(counted, weights)
     assert torch.equal(mean[:, 4:], wanted[0])
     assert torch.equal(squares[:, 4:], wanted[1])
-    assert squares[:, 4].tolist() == [0.0] * 200
+    assert squares[:, 4].tolist() == [0.0] * 400  # the one or two others are equal
 
 
 @pytest.mark.parametrize("others", [[-1e-200], [-1e-200, -1e-200]])
