@@ -1,5 +1,6 @@
 """The blend with the noise taken out of the between-prompt spread."""
 
+from dataclasses import fields
 from fractions import Fraction as F
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import refbase
+from refbase.kernels.shrinkage_js import others_model
 
 
 def mean(values):
@@ -127,3 +129,15 @@ def test_squares_of_squares_that_vanish_leave_a_weight():
     rewards = torch.tensor([1.0, 1.0, *[1e-90, 0.0] * 4], dtype=torch.float64)
     weight = refbase.shrinkage_js(rewards, [k // 2 for k in range(10)]).weight
     assert ((weight >= 0) & (weight <= 1)).all()
+
+
+def test_groups_of_no_rollout_say_nothing():
+    """`shrinkage_history` pads with them."""
+    size = torch.tensor([2.0, 3.0, 2.0, 1.0, 4.0, 2.0], dtype=torch.float64)
+    squares = torch.tensor([0.5, 0.0, 0.5, 0.0, 1.0, 0.25], dtype=torch.float64)
+    means = torch.tensor([0.5, 1.0, 0.5, 3.0, 0.5, 0.25], dtype=torch.float64)
+    alone = others_model(size, squares, means)
+    padded = others_model(*(torch.cat([values, torch.zeros(3)]) for values in (size, squares, means)))
+    assert alone.usable.all()
+    for field in fields(alone):
+        torch.testing.assert_close(getattr(padded, field.name)[:6], getattr(alone, field.name))
