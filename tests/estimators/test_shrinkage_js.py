@@ -124,11 +124,12 @@ def test_far_apart_prompts_are_left_alone():
     assert [float(a) for a in estimate.advantages] == pytest.approx([-1, 1] * 8, abs=0.05)
 
 
-def test_squares_of_squares_that_vanish_leave_a_weight():
-    """Rewards of 1e-90 beside one of 1: their variances are floats, the squares of these are 0."""
-    rewards = torch.tensor([1.0, 1.0, *[1e-90, 0.0] * 4], dtype=torch.float64)
-    weight = refbase.shrinkage_js(rewards, [k // 2 for k in range(10)]).weight
-    assert ((weight >= 0) & (weight <= 1)).all()
+def test_squares_of_squares_that_vanish_are_no_licence_to_shrink():
+    """Means at 1 and -1 beside rewards of 1e-90, whose variances are floats while the squares of these are 0."""
+    rewards = torch.tensor([1.0, 1.0, -1.0, -1.0, *[1e-90, 0.0] * 4], dtype=torch.float64)
+    weight = refbase.shrinkage_js(rewards, [k // 2 for k in range(12)]).weight
+    assert ((weight >= 0) & (weight < 1e-100)).all()
+    assert max(refbase.shrinkage_js(list(map(F, rewards.tolist())), [k // 2 for k in range(12)]).weight) < F(10) ** -100
 
 
 def test_groups_of_no_rollout_say_nothing():
