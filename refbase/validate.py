@@ -309,10 +309,10 @@ def warn_no_signal(where: str) -> None:
     )
 
 
-def reject_singleton(where: str, label: object) -> NoReturn:
+def reject_singleton(where: str, group: str) -> NoReturn:
     raw, zero = _option("singletons", "raw"), _option("singletons", "zero")
     remedy = f"Pass {raw} to keep the raw reward or {zero} for a zero advantage."
-    reject(where, "group_ids", "give each group at least two valid rollouts", f"one in group {label!r}", remedy)
+    reject(where, "group_ids", "give each group at least two valid rollouts", f"one in {group}", remedy)
 
 
 def plain_number(value: Any) -> Any:

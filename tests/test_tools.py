@@ -30,6 +30,7 @@ def mutants(mutate):
 
 def test_mutants_are_told_apart_by_their_keys(mutants):
     assert len(mutants) > 900
+    assert not any("\n" in m.key for m in mutants)
     assert [key for key, count in Counter(m.key for m in mutants).items() if count > 1] == []
     assert {m.path.split("/")[1] for m in mutants} == {"spec", "kernels"}
 

@@ -85,12 +85,17 @@ def mutants_of(path: str) -> Iterator[Mutant]:
     for node, function in _nodes(tree, ""):
         for changed in _changes(node):
             new = _replaced(tree, node, changed)
-            before, after = ast.unparse(node), ast.unparse(changed)
+            before, after = _text(node), _text(changed)
             base = f"{function}: {before} -> {after}"
             seen[base] += 1
             # The same change may occur twice in a function.
             place = function if seen[base] == 1 else f"{function}#{seen[base]}"
             yield Mutant(path, node.lineno, place, before, after, ast.unparse(new))
+
+
+def _text(node: ast.AST) -> str:
+    """On one line."""
+    return f"if {ast.unparse(node.test)}" if isinstance(node, ast.If) else ast.unparse(node)
 
 
 def _nodes(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str]]:

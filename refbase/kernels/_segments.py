@@ -76,8 +76,8 @@ def power_of_two(values: Tensor) -> float:
     if values.numel() == 0:
         return 1.0
     _, exponent = torch.frexp(values.abs().max())
-    # From below by 2**-600: in it the squares of the smallest floats do not vanish, and whatever a history may hold,
-    # which has to be squared too, survives the division by it.
+    # From below by 2**-600: in it the squares of the smallest floats do not vanish, and a history's mean of up to 4e127
+    # survives the division by it.
     return 2.0 ** max(-600, min(1000, int(exponent)))
 
 
@@ -154,7 +154,8 @@ def settle_singletons(batch: Batch, local: Tensor, singletons: str) -> Tensor:
         code = int(single.nonzero()[0, 0])
         labels = batch.rows.labels
         row = int((batch.codes == code).nonzero()[0, 0])
-        validate.reject_singleton(batch.where, labels[code] if labels is not None else f"of rollout {row}")
+        group = f"the group of rollout {row}" if labels is None else f"group {labels[code]!r}"
+        validate.reject_singleton(batch.where, group)
     fill = torch.zeros_like(local) if singletons == "zero" else torch.full_like(local, torch.nan)
     return torch.where(single[batch.codes], fill, local)
 

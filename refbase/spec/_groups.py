@@ -128,7 +128,7 @@ def alone(where: str, group: Group, singletons: str) -> Blend | None:
     if group.size > 1:
         return None
     if singletons == "error":
-        validate.reject_singleton(where, group.label)
+        validate.reject_singleton(where, f"group {group.label!r}")
     return Blend(local=group.rewards[0]) if singletons == "zero" else Blend()
 
 
