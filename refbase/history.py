@@ -331,6 +331,8 @@ def group_keys(
             got = f"{key!r} of type {type(key).__name__} at rollout {row}"
             remedy = "Convert them, for instance with str."
             validate.reject_type(where, "history_keys", "hold strings, ints or None", got, remedy)
+        if key is not None:  # a subclass, such as NumPy's strings, would not come back from JSON as what it was
+            key = str.__str__(key) if isinstance(key, str) else int(key)
         if keys[code] is _UNSET:
             keys[code] = key
         elif type(keys[code]) is not type(key) or keys[code] != key:

@@ -17,38 +17,33 @@ WORDS = {"holds": "holds", "fails": "fails", "error": "error", "not_applicable":
 
 @dataclass(frozen=True)
 class Verdicts:
-    """All results on one estimator.
-
-    Parameters
-    ----------
-    bound
-        False where nobody said what the estimator claims: then no law is claimed, not even the universal ones.
-    """
+    """All results on one estimator. The laws that bind every estimator count as claimed by each."""
 
     subject: Subject
     results: Sequence[LawResult]
-    bound: bool = True
-
-    def claimed(self, result: LawResult) -> bool:
-        return self.bound and result.claimed
 
     @property
     def broken(self) -> list[LawResult]:
         """Claimed laws that do not hold."""
-        return [r for r in self.results if self.claimed(r) and r.status in ("fails", "error")]
+        return [r for r in self.results if r.claimed and r.status in ("fails", "error")]
 
     @property
     def kept(self) -> list[LawResult]:
-        return [r for r in self.results if self.claimed(r) and r.holds]
+        return [r for r in self.results if r.claimed and r.holds]
 
     @property
     def bonus(self) -> list[LawResult]:
         """Laws that hold although nobody claimed them."""
-        return [r for r in self.results if not self.claimed(r) and r.holds]
+        return [r for r in self.results if not r.claimed and r.holds]
 
     @property
     def exit_code(self) -> int:
-        return 1 if self.broken else 0
+        return 1 if self.broken or self.unchecked else 0
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether something is claimed and none of it could be checked."""
+        return not self.kept and not self.broken and any(r.claimed for r in self.results)
 
     @property
     def outside(self) -> list[LawResult]:
@@ -58,28 +53,24 @@ class Verdicts:
     @property
     def shown(self) -> list[LawResult]:
         """The rows of the table: all laws that apply, and those that were claimed and do not."""
-        return [r for r in self.results if r.status != "not_applicable" or (self.claimed(r) and r.law.traits)]
+        return [r for r in self.results if r.status != "not_applicable" or (r.claimed and r.law.traits)]
 
     def summary(self) -> str:
         total = len(self.kept) + len(self.broken)
-        if not self.bound:
-            lines = [f"{self.subject.name}: nothing is claimed. Say what it should satisfy with --claims."]
+        if self.unchecked:
+            lines = [f"{self.subject.name}: nothing that is claimed could be checked."]
         elif self.broken:
             names = ", ".join(r.law.id for r in self.broken)
             lines = [f"{self.subject.name}: {len(self.kept)} of {total} claimed laws hold. Broken: {names}."]
         else:
             lines = [f"{self.subject.name}: all {total} claimed laws hold."]
+        if not self.subject.claims:
+            lines.append("These bind every estimator. Say with --claims what else it should satisfy.")
         if self.bonus:
             lines.append(f"Not claimed, yet no counterexample was found: {', '.join(r.law.id for r in self.bonus)}.")
         if self.outside:
             lines.append(f"Do not apply: {', '.join(r.law.id for r in self.outside)}.")
         return "\n".join(lines)
-
-    def counterexamples(self) -> list[LawResult]:
-        """Those to show: of the claimed laws, or of all laws where nothing is claimed."""
-        if self.bound:
-            return self.broken
-        return [r for r in self.results if r.status in ("fails", "error")]
 
 
 def as_json(verdicts: Verdicts, **extra: Any) -> str:
@@ -88,7 +79,7 @@ def as_json(verdicts: Verdicts, **extra: Any) -> str:
             "law": r.law.id,
             "statement": r.law.statement,
             "traits": sorted(r.law.traits),
-            "claimed": verdicts.claimed(r),
+            "claimed": r.claimed,
             "status": r.status,
             "reason": r.reason,
             "code": r.code,
@@ -99,7 +90,7 @@ def as_json(verdicts: Verdicts, **extra: Any) -> str:
         }
         for r in verdicts.results
     ]
-    claims = sorted(verdicts.subject.claims) if verdicts.bound else None
+    claims = sorted(verdicts.subject.claims)
     record = {"estimator": verdicts.subject.name, "claims": claims, "exit_code": verdicts.exit_code, "laws": laws}
     return json.dumps({**record, **extra}, indent=2)
 
@@ -124,10 +115,10 @@ def write(verdicts: Verdicts, out: TextIO | None = None) -> None:
 def plain(verdicts: Verdicts) -> Iterator[str]:
     width = max((len(r.law.id) for r in verdicts.shown), default=0)
     for r in verdicts.shown:
-        yield f"{r.law.id:<{width}}  {_mark(verdicts, r):<24}  {r.law.statement}"
+        yield f"{r.law.id:<{width}}  {_mark(r):<24}  {r.law.statement}"
         if r.reason:
             yield f"{'':<{width}}  {'':<24}  - {r.reason}"
-    for r in verdicts.counterexamples():
+    for r in verdicts.broken:
         yield ""
         yield f"--- {r.law.id}: {r.law.statement}"
         yield indent(_evidence(r), "    ")
@@ -135,9 +126,9 @@ def plain(verdicts: Verdicts) -> Iterator[str]:
     yield verdicts.summary()
 
 
-def _mark(verdicts: Verdicts, r: LawResult) -> str:
+def _mark(r: LawResult) -> str:
     word = WORDS[r.status]
-    return word if verdicts.claimed(r) or r.status == "not_applicable" else f"not claimed ({word})"
+    return word if r.claimed or r.status == "not_applicable" else f"not claimed ({word})"
 
 
 def _evidence(r: LawResult) -> str:
@@ -162,13 +153,13 @@ def _write_rich(verdicts: Verdicts, out: TextIO) -> None:
     table.add_column("statement")
     colours = {"holds": "green", "fails": "bold red", "error": "bold red", "not_applicable": "dim"}
     for r in verdicts.shown:
-        style = colours[r.status] if verdicts.claimed(r) else "dim"
+        style = colours[r.status] if r.claimed else "dim"
         statement = Text(r.law.statement)
         if r.reason:
             statement.append(f"\n{r.reason}", style="dim")
-        table.add_row(r.law.id, Text(_mark(verdicts, r), style=style), statement)
+        table.add_row(r.law.id, Text(_mark(r), style=style), statement)
     console.print(table)
-    for r in verdicts.counterexamples():
+    for r in verdicts.broken:
         console.rule(Text(f"{r.law.id}: {r.law.statement}"), align="left")
         code = Syntax("", "python", background_color="default").highlight(_evidence(r))
         console.print(code, soft_wrap=True)  # lines stay whole, to be pasted

@@ -7,6 +7,7 @@ import json
 from dataclasses import fields, replace
 from fractions import Fraction as F
 
+import numpy as np
 import pytest
 import torch
 
@@ -300,6 +301,20 @@ def test_a_kernel_refuses_exact_numbers_that_no_float_holds(name):
     assert getattr(refbase, name)([F(1), F(0)], ["a", "a"], state).advantages
     with pytest.raises(refbase.InputError, match=f"{name}: `state` must have finite statistics; got an overflow"):
         getattr(refbase, name)(torch.tensor([1.0, 0.0]), ["a", "a"], state)
+
+
+def test_keys_of_subclasses_are_kept_as_plain_ones():
+    """Else a state that went through JSON would order them otherwise, and forget others."""
+
+    class Name(str):
+        pass
+
+    state = HistoryState.empty(max_keys=2)
+    for keys in ([np.str_("a"), np.str_("a"), "b", "b"], [Name("c"), Name("c"), "b", "b"]):
+        state = update_history(state, [1.0, 0.0, 1.0, 1.0], ["x", "x", "y", "y"], history_keys=keys)
+        reloaded = HistoryState.from_dict(state.to_dict())
+        assert (state, state.to_dict()) == (reloaded, reloaded.to_dict())
+        assert {type(key) for key in state.keys} == {str}
 
 
 def test_good_parts_make_a_state():

@@ -42,12 +42,26 @@ def test_failure_shows_code(capsys):
     assert "permutation" in out.split("Broken: ")[1]
 
 
-def test_nothing_claimed_is_a_report_only(capsys):
+def test_laws_that_bind_every_estimator_count_without_claims(capsys):
     code, out = run(capsys, "toys:sorted_rows", "--arrays", "float", *SOME)
-    assert code == 0
-    assert "nothing is claimed" in out
-    assert "permutation  not claimed (fails)" in out
+    assert code == 1
+    assert "permutation  fails" in out
+    assert "shift        not claimed (" in out
     assert "--- permutation" in out
+    assert "Say with --claims what else it should satisfy" in out
+
+
+def test_a_baseline_of_undeclared_parts_is_a_baseline(capsys):
+    claims = "shift,zero_sum,constant_zero"
+    code, out = run(capsys, "toys:half_centred", "--arrays", "exact", "--claims", claims, "--laws", claims)
+    assert code == 1
+    assert "0 of 3 claimed laws hold" in out
+
+
+def test_claims_that_cannot_be_checked_are_not_kept(capsys):
+    code, out = run(capsys, "toys:flat", "--arrays", "exact", "--claims", "convex_weight", "--laws", "convex_weight")
+    assert code == 1
+    assert "nothing that is claimed could be checked" in out
 
 
 def test_unclaimed_laws_that_hold_are_mentioned(capsys):
@@ -153,4 +167,4 @@ def test_on_a_terminal(capsys, monkeypatch):
         assert word in out
     monkeypatch.setattr(report, "_write_rich", lambda *_: (_ for _ in ()).throw(ImportError()))
     cli.main(["toys:sorted_rows", "--arrays", "float", *SOME])
-    assert "nothing is claimed" in capsys.readouterr().out
+    assert "Broken: permutation." in capsys.readouterr().out

@@ -174,3 +174,12 @@ def returns_estimate(rewards, group_ids):
 
     zero = [0 * r for r in rewards]
     return Estimate(advantages=list(rewards), baseline=[r + 1 for r in zero], weight=zero)
+
+
+def half_centred(rewards, group_ids):
+    """Nine tenths of the batch's mean as baseline, and not a word about what it is made of."""
+    from refbase import Estimate
+
+    baseline = 9 * sum(rewards) / len(rewards) / 10
+    zero = [0 * r for r in rewards]
+    return Estimate(advantages=[r - baseline for r in rewards], baseline=[z + baseline for z in zero], weight=zero)

@@ -25,7 +25,9 @@ def without_baseline(batch: Batch, answer: Answer) -> set[int]:
     """
     if answer.is_estimate:
         local, target = answer.local or [None] * len(batch), answer.target or [None] * len(batch)
-        return {row for row in batch.rows if absent(local[row]) and absent(target[row])}
+        baseline = answer.baseline or [0] * len(batch)
+        # A baseline is there, too, where an estimator does not say what it is made of.
+        return {row for row in batch.rows if absent(local[row]) and absent(target[row]) and baseline[row] == 0}
     groups = batch.groups
     few = [rows for rows in groups.values() if len(rows) == 1 or len(groups) == 1]
     near = RAW + 2 * answer.eps
