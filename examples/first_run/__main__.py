@@ -117,12 +117,15 @@ def main(argv: list[str] | None = None) -> int:
                     elif key.startswith("val-core/") and "/acc/mean@" in key:
                         last["held-out success"] = f"{value:.1%}"
                 text = ", ".join(f"{key} {value}" for key, value in last.items())
-                update(record["step"], job.steps, text, record["step"] % 10 == 0)
+                update(record["step"], job.steps, text, record["step"] % 5 == 0)
 
             records = run(job, progress)
     except JobFailed as error:
         console.print(str(error), style="red", markup=False)
         return 1
+    except KeyboardInterrupt:
+        console.print(f"\nStopped. Log: {job.log}")
+        return 130
     minutes = (time.monotonic() - began) / 60
 
     summary = report.summarise(records, n_val=recipe.task.n_val)
