@@ -65,14 +65,14 @@ def run_all(
 
 
 def train(replica: Replica, folder: Path, rows: int, steps: int) -> dict[str, Any]:
-    """Reward, zero-signal groups and entropy per step, and success on held-out problems at the end."""
+    """Reward, zero-signal groups and moments of the gradient per step; success on held-out problems at the end."""
     sampler = Sampler(folder, 1000 * replica.model + replica.seed)
     reference = copy.deepcopy(sampler.model).requires_grad_(False)
     optimizer = torch.optim.AdamW(sampler.model.parameters(), lr=replica.lr, weight_decay=WEIGHT_DECAY)
     prompts = rows // replica.rollouts
     groups = [prompt for prompt in range(prompts) for _ in range(replica.rollouts)]
     history = HistoryState.empty()
-    reward, zero, variance = [], [], []
+    reward, zero, variance, moments = [], [], [], []
     for _ in range(steps):
         tokens, labels, rewards = sampler.batch(prompts, replica.rollouts)
         log_probs = sampler.log_probs(tokens, labels)
@@ -83,7 +83,7 @@ def train(replica: Replica, folder: Path, rows: int, steps: int) -> dict[str, An
             returns = rewards - BETA * (log_probs.detach() - base).double()
         advantages = advantages_of(replica.estimator, returns, groups, history)
         optimizer.zero_grad()
-        (-(advantages.float() * log_probs).mean()).backward()
+        moments.append(backward(sampler, -(advantages.float() * log_probs) / rows))
         torch.nn.utils.clip_grad_norm_(sampler.model.parameters(), GRAD_CLIP)
         optimizer.step()
         history = update_history(history, rewards, groups)
@@ -91,7 +91,29 @@ def train(replica: Replica, folder: Path, rows: int, steps: int) -> dict[str, An
         reward.append(round(rewards.mean().item(), 6))
         zero.append(round((by_group == by_group[:, :1]).all(1).double().mean().item(), 6))
         variance.append(round(rewards.var(correction=0).item(), 6))
-    return {"reward": reward, "zero_signal": zero, "reward_variance": variance, **held_out(sampler, replica.model)}
+    return {
+        "reward": reward,
+        "zero_signal": zero,
+        "reward_variance": variance,
+        "gradient_variance": [spread for spread, _ in moments],
+        "gradient_square": [square for _, square in moments],
+        **held_out(sampler, replica.model),
+    }
+
+
+def backward(sampler: Sampler, losses: Tensor) -> tuple[float, float]:
+    """Backpropagates the sum of the (N,) losses; estimates of the gradient's variance and of its mean's squared norm.
+
+    From two micro-batches of half the prompts each, with gradients a and b: the gradient a + b has a covariance of
+    trace E|a - b|^2 and a mean of squared norm 4 E a.b, if the halves are independent. (A baseline that all prompts of
+    the batch share ties them together a little.)
+    """
+    weights = list(sampler.model.parameters())
+    half = torch.autograd.grad(losses[: len(losses) // 2].sum(), weights, retain_graph=True)
+    losses.sum().backward()
+    a = torch.cat([part.reshape(-1) for part in half]).double()
+    b = torch.cat([weight.grad.reshape(-1) for weight in weights if weight.grad is not None]).double() - a
+    return float(f"{(a - b).square().sum().item():.6g}"), float(f"{4 * (a @ b).item():.6g}")
 
 
 def advantages_of(estimator: str, returns: Tensor, groups: list[int], history: HistoryState) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -53,7 +54,9 @@ under the final model. Every ± is a standard error over seeds, and differences 
 * *greedy*, *sampled*: success on 400 held-out problems; *stuck*: share of those that sampling solves less often
   than one time in twenty.
 * *zero signal*: share of the groups whose rewards are all equal; *roughness*: variance of a batch's mean reward
-  about its trend, over that of `grpo`; *entropy*: of a response, nats, in the last five steps.""",
+  about its trend, over that of `grpo`; *entropy*: of a response, nats, in the last five steps.
+* *gradient noise*: variance of the batch's gradient over its mean's squared norm, both from the gradients of two
+  micro-batches at every step, over that of `grpo`; each run at the policies that it visited.""",
         "### Jobs of verl",
         *(block(group, runs, size["steps"]) for group, runs in sorted(jobs(results).items(), key=order)),
         "![Reward curves of the jobs](figures/training.png)",
@@ -77,6 +80,7 @@ def block(group: Group, runs: Sequence[Outcome], steps: int) -> str:
     level = summary.threshold(runs) if any(run.estimator == summary.REFERENCE for run in runs) else None
     rows = []
     has_entropy = any("entropy" in run.values for run in runs)
+    has_gradient = any(run.gradient is not None for run in runs)
     reference = summary.by_estimator(runs).get(summary.REFERENCE, [])
     rough = summary.mean(map(summary.roughness, reference))
     for estimator, own in summary.by_estimator(runs).items():
@@ -97,10 +101,12 @@ def block(group: Group, runs: Sequence[Outcome], steps: int) -> str:
                 known["zero_signal"].text(2),
                 f"{summary.mean(map(summary.roughness, own)) / rough:.2f}" if rough else "",
                 *([entropy(own)] if has_entropy else []),
+                *([noise(own, reference)] if has_gradient else []),
             ]
         )
     head = ["", "runs", "reward", "to grpo", "steps", "greedy", "sampled", "stuck", "zero signal", "roughness"]
     head += ["entropy"] if has_entropy else []
+    head += ["gradient noise"] if has_gradient else []
     threshold = "" if level is None else f", threshold {level:.2f}"
     return f"{TITLES[task].capitalize()}, m = {rollouts}, learning rate {lr:g}{threshold}:\n\n{table(head, rows)}"
 
@@ -108,6 +114,11 @@ def block(group: Group, runs: Sequence[Outcome], steps: int) -> str:
 def entropy(runs: Sequence[Outcome]) -> str:
     known = [run.values["entropy"] for run in runs if "entropy" in run.values]
     return summary.average(known).text(2) if known else ""
+
+
+def noise(runs: Sequence[Outcome], reference: Sequence[Outcome]) -> str:
+    found = summary.gradient_noise(runs, reference)
+    return "–" if math.isnan(found.value) else found.text(2)
 
 
 def replica_part(results: Results) -> Iterable[str]:

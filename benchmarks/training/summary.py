@@ -23,6 +23,8 @@ class Outcome:
     pair: tuple[int, int]
     reward: tuple[float, ...]
     values: Mapping[str, float]
+    #: Sums over the steps of the gradient's variance and of its mean's squared norm, where they were measured.
+    gradient: tuple[float, float] | None = None
 
 
 def outcome_of_job(record: Mapping[str, Any]) -> Outcome:
@@ -38,7 +40,8 @@ def outcome_of_job(record: Mapping[str, Any]) -> Outcome:
 def outcome_of_replica(record: Mapping[str, Any]) -> Outcome:
     values = {name: record[name] for name in ("greedy", "sampled", "stuck")}
     values |= {name: mean(record[name]) for name in ("zero_signal", "reward_variance")}
-    return Outcome(record["estimator"], (record["model"], record["seed"]), tuple(record["reward"]), values)
+    gradient = (sum(record["gradient_variance"]), sum(record["gradient_square"]))
+    return Outcome(record["estimator"], (record["model"], record["seed"]), tuple(record["reward"]), values, gradient)
 
 
 def area(run: Outcome) -> float:
@@ -49,6 +52,26 @@ def area(run: Outcome) -> float:
 def roughness(run: Outcome) -> float:
     """Variance of the batches' mean reward about its trend: half the mean squared difference of neighbours."""
     return mean([(b - a) ** 2 for a, b in zip(run.reward, run.reward[1:], strict=False)]) / 2
+
+
+def gradient_noise(runs: Sequence[Outcome], reference: Sequence[Outcome]) -> Mean:
+    """Variance of the gradient over its mean's squared norm, of all steps of all runs, as a ratio to the reference's.
+
+    The error is the jackknife's over the pairs of runs that start alike.
+    """
+    own, other = ({run.pair: run.gradient for run in side if run.gradient is not None} for side in (runs, reference))
+    pairs = sorted(own.keys() & other.keys())
+
+    def ratio(kept: Sequence[tuple[int, int]]) -> float:
+        mine, theirs = ([sum(side[pair][k] for pair in kept) for k in (0, 1)] for side in (own, other))
+        # A mean that cannot be told from 0 has no noise to speak of.
+        return mine[0] / mine[1] / (theirs[0] / theirs[1]) if min(mine[1], theirs[1], theirs[0]) > 0 else math.nan
+
+    left_out = [ratio([pair for pair in pairs if pair != out]) for out in pairs] if len(pairs) > 1 else []
+    centre = mean(left_out)
+    squares = sum((value - centre) ** 2 for value in left_out)
+    error = math.sqrt((len(pairs) - 1) / len(pairs) * squares) if left_out else math.nan
+    return Mean(ratio(pairs), error)
 
 
 def smoothed(reward: Sequence[float]) -> list[float]:

@@ -113,9 +113,45 @@ def test_replica_is_reproducible_and_learns(prepared):
     outcome = outcome_of_replica({**asdict(one), **first})
     assert outcome.reward == tuple(first["reward"])
     assert outcome.values["zero_signal"] == pytest.approx(sum(first["zero_signal"]) / 3)
+    assert outcome.gradient == (sum(first["gradient_variance"]), sum(first["gradient_square"]))
     other = train(Replica("warm", "shrinkage_js", 4, 1e-1, 1, 0), prepared.folder, rows=32, steps=3)
     assert other["reward"][0] == first["reward"][0]  # same first batch
     assert other["sampled"] != first["sampled"]
+
+
+def test_moments_of_a_gradient_from_two_micro_batches(prepared):
+    """Against the gradients of the halves, each from a pass of its own."""
+    from benchmarks.training.gradient import Sampler
+    from benchmarks.training.replica import backward
+
+    sampler = Sampler(prepared.folder, seed=0)
+    tokens, labels, _ = sampler.batch(4, 4)
+    advantages = torch.arange(16, dtype=torch.float32).sub(7)
+    halves = []
+    for rows in (slice(0, 8), slice(8, 16)):
+        kept = torch.zeros(16)
+        kept[rows] = 1
+        halves.append(sampler.gradient(sampler.log_probs(tokens, labels), advantages * kept))
+    variance, square = backward(sampler, advantages * sampler.log_probs(tokens, labels) / 16)
+    assert variance == pytest.approx((halves[0] - halves[1]).square().sum().item(), rel=1e-3)
+    assert square == pytest.approx(4 * (halves[0] @ halves[1]).item(), rel=1e-3)
+    whole = torch.cat([weight.grad.reshape(-1) for weight in sampler.model.parameters()])
+    torch.testing.assert_close(whole, halves[0] + halves[1], rtol=1e-3, atol=1e-6)
+
+
+def test_gradient_noise_is_a_ratio_that_no_rescaling_changes():
+    from benchmarks.training.summary import Outcome, gradient_noise
+
+    def run(estimator, pair, variance, square):
+        return Outcome(estimator, (pair, 0), (0.0,), {}, (variance, square))
+
+    grpo = [run("grpo", 1, 8.0, 2.0), run("grpo", 2, 4.0, 2.0)]
+    scaled = [run("rloo", 1, 32.0, 8.0), run("rloo", 2, 16.0, 8.0)]
+    assert (gradient_noise(scaled, grpo).value, gradient_noise(scaled, grpo).error) == (1.0, 0.0)
+    found = gradient_noise([run("rloo", 1, 4.0, 2.0), run("rloo", 2, 4.0, 2.0), run("rloo", 3, 9.0, 1.0)], grpo)
+    assert found.value == pytest.approx((8 / 4) / (12 / 4))  # the third has no partner
+    assert found.error == pytest.approx(0.25)  # 1 without the first pair, 1/2 without the second
+    assert math.isnan(gradient_noise([run("rloo", 1, 4.0, -1.0)], grpo).value)
 
 
 def test_summary_of_runs():
