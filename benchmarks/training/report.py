@@ -56,7 +56,8 @@ under the final model. Every ± is a standard error over seeds, and differences 
 * *zero signal*: share of the groups whose rewards are all equal; *roughness*: variance of a batch's mean reward
   about its trend, over that of `grpo`; *entropy*: of a response, nats, in the last five steps.
 * *gradient noise*: variance of the batch's gradient over its mean's squared norm, both from the gradients of two
-  micro-batches at every step, over that of `grpo`; each run at the policies that it visited.""",
+  micro-batches at every step, over that of `grpo`; each run at the policies that it visited. – where the mean
+  gradient cannot be told from 0. Much rougher than the noise at a policy that stands still, below.""",
         "### Jobs of verl",
         *(block(group, runs, size["steps"]) for group, runs in sorted(jobs(results).items(), key=order)),
         "![Reward curves of the jobs](figures/training.png)",
@@ -118,7 +119,7 @@ def entropy(runs: Sequence[Outcome]) -> str:
 
 def noise(runs: Sequence[Outcome], reference: Sequence[Outcome]) -> str:
     found = summary.gradient_noise(runs, reference)
-    return "–" if math.isnan(found.value) else found.text(2)
+    return "–" if math.isnan(found.error) else found.text(2)
 
 
 def replica_part(results: Results) -> Iterable[str]:
