@@ -123,7 +123,7 @@ def as_subject(
         raise InputTypeError(f"refbase.checks: {estimator!r} is a {type(call).__name__}, not a function")
     label = name or (estimator if isinstance(estimator, str) else str(getattr(call, "__qualname__", repr(call))))
     traits = frozenset(check_traits(claims or ()))
-    code = _import_of(call)
+    code = _import_named(*estimator.split(":", 1)) if isinstance(estimator, str) else _import_of(call)
     if signature == "verl":
         return _verl_subject(label, call, traits, code, min_group, options, min_valid)
     build = _matrix_subject if signature == "matrix" else _flat_subject
@@ -175,8 +175,12 @@ def load(target: str) -> Any:
 
 def _import_of(call: Callable[..., Any]) -> str:
     module, name = getattr(call, "__module__", None), getattr(call, "__qualname__", "")
-    if not module or not name or "<" in name:
-        return f"# estimator: {name or call!r}"
+    if not module or not name or "<" in name or getattr(call, "__self__", None) is not None:
+        return f"# estimator: {name or repr(call)}"
+    return _import_named(module, name)
+
+
+def _import_named(module: str, name: str) -> str:
     head, _, rest = name.partition(".")
     return (
         f"from {module} import {head} as estimator" if not rest else f"from {module} import {head}\nestimator = {name}"

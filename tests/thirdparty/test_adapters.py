@@ -70,6 +70,23 @@ def test_broken_is_caught_with_code_that_runs(capsys):
     assert "from toys import sorted_rows as estimator" in result.code
 
 
+@pytest.mark.parametrize("target", ["toys:made", "toys:instance", "toys:instance.method"])
+def test_code_imports_the_estimator_by_the_name_that_was_given(target):
+    result = run_law(as_subject(target, arrays="float"), LAWS["permutation"])
+    assert result.status == "fails"
+    code = result.code.replace("print(", "results.append(")
+    results = []
+    exec(code, {"results": results})
+    assert len(results) == 2
+
+
+def test_code_says_so_where_an_estimator_has_no_name_to_import():
+    from toys import instance
+
+    result = run_law(as_subject(instance.method, arrays="float"), LAWS["permutation"])
+    assert "# estimator: Instance.method" in result.code
+
+
 @pytest.mark.parametrize(
     ("target", "how"),
     [

@@ -183,3 +183,20 @@ def half_centred(rewards, group_ids):
     baseline = 9 * sum(rewards) / len(rewards) / 10
     zero = [0 * r for r in rewards]
     return Estimate(advantages=[r - baseline for r in rewards], baseline=[z + baseline for z in zero], weight=zero)
+
+
+class Instance:
+    """An estimator that is an object, with another one as a method; neither keeps the order of rows."""
+
+    def __call__(self, rewards, group_ids):
+        return sorted_rows(rewards, group_ids)
+
+    def method(self, rewards, group_ids):
+        return sorted_rows(rewards, group_ids)
+
+
+def factory():
+    return lambda rewards, group_ids: sorted_rows(rewards, group_ids)
+
+
+made, instance = factory(), Instance()
