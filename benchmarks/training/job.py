@@ -36,10 +36,6 @@ CURVES = {
     "bench/zero_signal": "zero_signal",
     "bench/all_wrong": "all_wrong",
     "bench/reward_variance": "reward_variance",
-    "timing_s/adv": "advantage_seconds",
-    "timing_s/update_actor": "update_seconds",
-    "timing_s/gen": "generation_seconds",
-    "timing_s/step": "step_seconds",
 }
 
 

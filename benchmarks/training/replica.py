@@ -65,7 +65,7 @@ def run_all(
 
 
 def train(replica: Replica, folder: Path, rows: int, steps: int) -> dict[str, Any]:
-    """Reward, zero-signal groups and moments of the gradient per step; success on held-out problems at the end."""
+    """Reward and zero-signal groups per step, sums of the gradient's moments, held-out success at the end."""
     sampler = Sampler(folder, 1000 * replica.model + replica.seed)
     reference = copy.deepcopy(sampler.model).requires_grad_(False)
     optimizer = torch.optim.AdamW(sampler.model.parameters(), lr=replica.lr, weight_decay=WEIGHT_DECAY)
@@ -95,8 +95,8 @@ def train(replica: Replica, folder: Path, rows: int, steps: int) -> dict[str, An
         "reward": reward,
         "zero_signal": zero,
         "reward_variance": variance,
-        "gradient_variance": [spread for spread, _ in moments],
-        "gradient_square": [square for _, square in moments],
+        "gradient_variance": significant(sum(spread for spread, _ in moments)),
+        "gradient_square": significant(sum(square for _, square in moments)),
         **held_out(sampler, replica.model),
     }
 
@@ -113,7 +113,11 @@ def backward(sampler: Sampler, losses: Tensor) -> tuple[float, float]:
     losses.sum().backward()
     a = torch.cat([part.reshape(-1) for part in half]).double()
     b = torch.cat([weight.grad.reshape(-1) for weight in weights if weight.grad is not None]).double() - a
-    return float(f"{(a - b).square().sum().item():.6g}"), float(f"{4 * (a @ b).item():.6g}")
+    return (a - b).square().sum().item(), 4 * (a @ b).item()
+
+
+def significant(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def advantages_of(estimator: str, returns: Tensor, groups: list[int], history: HistoryState) -> Tensor:

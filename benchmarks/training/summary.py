@@ -40,7 +40,7 @@ def outcome_of_job(record: Mapping[str, Any]) -> Outcome:
 def outcome_of_replica(record: Mapping[str, Any]) -> Outcome:
     values = {name: record[name] for name in ("greedy", "sampled", "stuck")}
     values |= {name: mean(record[name]) for name in ("zero_signal", "reward_variance")}
-    gradient = (sum(record["gradient_variance"]), sum(record["gradient_square"]))
+    gradient = (record["gradient_variance"], record["gradient_square"])
     return Outcome(record["estimator"], (record["model"], record["seed"]), tuple(record["reward"]), values, gradient)
 
 

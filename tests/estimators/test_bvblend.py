@@ -143,7 +143,7 @@ def test_the_rest_of_a_group_is_certain_where_it_agrees(size):
     for odd, rest in ((1, 0), (0, 1), (3, 0)):
         estimate = call([odd] + [rest] * (size - 1), ["g"] * size, state, local="loo")
         assert estimate.weight[0] == 1
-        assert set(estimate.weight[1:]) == ({0} if size > 2 else {1})
+        assert set(estimate.weight[1:]) == {0}
 
 
 def test_a_constant_weight():
