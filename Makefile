@@ -18,8 +18,10 @@ bin := .venv/bin
 .PHONY: help train test coverage lint env clean
 
 help:
-	@echo "make train [ESTIMATOR=shrinkage|shrinkage_js|bvblend|bvblend_eb|shrinkage_history|gvpo|grpo|rloo] [ROLLOUT=hf|vllm]"
-	@echo "           [SEED=1] [STEPS=60] [ARGS='key=value ...']    further settings of verl, as Hydra overrides"
+	@echo "make train [ESTIMATOR=NAME]   shrinkage, shrinkage_js, shrinkage_history, bvblend, bvblend_eb, gvpo, group_mean,"
+	@echo "                              batch_mean, refbase_grpo, refbase_rloo, refbase_opo; verl's: grpo, rloo, opo"
+	@echo "           [ROLLOUT=hf|vllm] [SEED=1] [STEPS=60]"
+	@echo "           [ARGS='key=value ...']    further settings of verl, as Hydra overrides"
 	@echo "make test  [ARGS='...']    arguments of pytest"
 	@echo "make lint"
 	@echo "make coverage   lines and branches of refbase that its tests take; twelve minutes of processor time"

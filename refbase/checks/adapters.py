@@ -13,11 +13,16 @@ Three signatures are understood.
 
 from __future__ import annotations
 
+import ast
+import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,10 +30,13 @@ import numpy as np
 from refbase.catalog import CATALOG, TRAITS, lookup
 from refbase.checks.catalogue import catalogue_subject
 from refbase.checks.subject import Batch, Probe, Subject, SubjectError, render_rewards
-from refbase.validate import InputError, InputTypeError, closest, unknown_name
+from refbase.validate import InputError, InputTypeError, check_integer, closest, reject_type, unknown_name
 
 SIGNATURES = ("flat", "matrix", "verl")
 ARRAYS = ("torch", "numpy", "float", "exact")
+
+#: What `as_subject` itself reads; its other keyword arguments are the estimator's.
+KEYWORDS = ("signature", "claims", "arrays", "name", "min_group", "min_valid")
 
 _LOCAL = ("shift", "zero_sum", "constant_zero", "group_local")
 _WHITENED = ("shift", "scale_invariant")
@@ -95,6 +103,14 @@ def as_subject(
     options
         Keyword arguments of every call.
 
+    Raises
+    ------
+    InputError
+        An unknown name, signature, kind of arrays or claim; a number out of range; an option that the estimator does
+        not take, or that looks like a misspelt argument of this function.
+    InputTypeError
+        Something that is no function, claims that are no list, a number that is none.
+
     Examples
     --------
     >>> def centred(rewards, group_ids):
@@ -104,7 +120,11 @@ def as_subject(
     >>> run_law(subject, LAWS["shift"]).status
     'holds'
     """
+    check_integer("refbase.checks", "min_group", min_group, 1)
+    check_integer("refbase.checks", "min_valid", min_valid, 0)
+    claims = None if claims is None else check_traits(claims)
     if isinstance(estimator, Subject):
+        check_spelling(options)
         return estimator
     if signature not in SIGNATURES:
         raise unknown_name("refbase.checks", "signature", signature, SIGNATURES)
@@ -112,20 +132,25 @@ def as_subject(
         raise unknown_name("refbase.checks", "kind of arrays", arrays, ARRAYS)
     if isinstance(estimator, str):
         package, _, function = estimator.partition(":")
-        if package == "refbase":
-            return _of_refbase(function, arrays, claims, options)
-        if package == "verl":
-            return _of_verl(function, claims, min_group, options)
+        if package in ("refbase", "verl"):
+            if package == "verl":
+                known = _of_verl(function, claims, options)
+            else:
+                known = _of_refbase(function, arrays, claims, options)
+            smallest, fewest = max(min_group, known.min_group), max(min_valid, known.min_valid)
+            return replace(known, name=name or known.name, min_group=smallest, min_valid=fewest)
         call = load(estimator)
     else:
         call = estimator
     if not callable(call):
         raise InputTypeError(f"refbase.checks: {estimator!r} is a {type(call).__name__}, not a function")
-    label = name or (estimator if isinstance(estimator, str) else str(getattr(call, "__qualname__", repr(call))))
-    traits = frozenset(check_traits(claims or ()))
+    label = name or (estimator if isinstance(estimator, str) else _label(call))
+    traits = frozenset(claims or ())
     code = _import_named(*estimator.split(":", 1)) if isinstance(estimator, str) else _import_of(call)
     if signature == "verl":
+        check_spelling(options)
         return _verl_subject(label, call, traits, code, min_group, options, min_valid)
+    _check_options(label, call, options, 1 if signature == "matrix" else 2)
     build = _matrix_subject if signature == "matrix" else _flat_subject
     subject = replace(build(label, call, traits, code, arrays, min_group, options), min_valid=min_valid)
     return replace(subject, parts=_returns_estimate(subject))
@@ -141,8 +166,55 @@ def _returns_estimate(subject: Subject) -> bool:
         return False
 
 
+def _check_options(
+    label: str,
+    function: Callable[..., Any],
+    options: Mapping[str, Any],
+    n_batch: int,
+    filled: Collection[str] = ("valid",),
+) -> None:
+    """Options must be arguments of the function: a misspelt keyword of ours is not to become one.
+
+    Parameters
+    ----------
+    n_batch, filled
+        How many arguments the suite fills by position, and which ones by name.
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a builtin or an extension without a signature
+        check_spelling(options)
+        return
+    batch = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:n_batch]
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    own = [key for key in named if key not in (*batch, *filled)]
+    others = [key for key in options if key not in own]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        check_spelling(others)
+    elif others:
+        valid = closest(others[0], (*KEYWORDS, *own))
+        raise InputError(f"refbase.checks: {label} takes no argument {others[0]!r}; {valid}")
+
+
+def check_spelling(options: Iterable[str], keywords: Collection[str] = KEYWORDS) -> None:
+    """Reject an option that would reach the estimator, or nobody, because a keyword was misspelt."""
+    for key in options:
+        near = difflib.get_close_matches(key, keywords, n=1, cutoff=0.8)
+        if near:
+            raise InputError(
+                f"refbase.checks: unknown keyword {key!r}; did you mean {near[0]!r}? "
+                "An argument of the estimator that is really called so can be bound with functools.partial."
+            )
+
+
 def check_traits(claims: Iterable[str]) -> list[str]:
     """The claims, if all of them exist."""
+    if isinstance(claims, str):
+        names = claims.replace(",", " ").split()
+        reject_type("refbase.checks", "claims", "be a list of traits", f"{claims!r} of type str", f"Write {names!r}.")
+    if not isinstance(claims, Iterable):
+        got = f"{claims!r} of type {type(claims).__name__}"
+        reject_type("refbase.checks", "claims", "be a list of traits", got, 'Write ["shift"], say.')
     claims = list(claims)
     for claim in claims:
         if claim not in TRAITS:
@@ -173,11 +245,61 @@ def load(target: str) -> Any:
     return found
 
 
+def _label(call: Callable[..., Any]) -> str:
+    """A function's name, an object's class, and what a partial binds: never an address in memory."""
+    if isinstance(call, partial):
+        return f"partial({', '.join([_label(call.func), *_bound(call, _short)])})"
+    return str(getattr(call, "__qualname__", None) or getattr(call, "__name__", None) or type(call).__qualname__)
+
+
+def _bound(call: partial[Any], text: Callable[[Any], str]) -> list[str]:
+    return [*map(text, call.args), *(f"{key}={text(value)}" for key, value in call.keywords.items())]
+
+
+def _short(value: Any) -> str:
+    if callable(value):
+        return _label(value)
+    text = repr(value)
+    return type(value).__qualname__ if len(text) > 40 or "\n" in text or " at 0x" in text else text
+
+
 def _import_of(call: Callable[..., Any]) -> str:
+    """Python that binds the name ``estimator``, or a comment where nothing that can be imported leads to it."""
+    if isinstance(call, partial):
+        wrapped = _import_of(call.func)
+        if wrapped.startswith("#") or not all(map(_can_be_pasted, (*call.args, *call.keywords.values()))):
+            return f"# estimator: {_label(call)}"
+        arguments = ", ".join(["estimator", *_bound(call, repr)])
+        return f"import functools\n{wrapped}\nestimator = functools.partial({arguments})"
     module, name = getattr(call, "__module__", None), getattr(call, "__qualname__", "")
-    if not module or not name or "<" in name or getattr(call, "__self__", None) is not None:
-        return f"# estimator: {name or repr(call)}"
-    return _import_named(module, name)
+    owner = getattr(call, "__self__", None)
+    if isinstance(owner, (type, ModuleType)):  # a class method, a builtin function
+        owner = None
+    if module and name and "<" not in name and owner is None:
+        return _import_named(module, name)
+    thing = call if owner is None else owner
+    home = thing.__module__ if hasattr(thing, "__module__") else None
+    variable = _variable(home, thing)
+    if home and variable:
+        return _import_named(home, variable if owner is None else f"{variable}.{call.__name__}")
+    if owner is not None:
+        return f"# estimator: {name} of an object of class {home}.{type(owner).__qualname__}"
+    return f"# estimator: {name}" if name else f"# estimator: an object of class {home}.{type(call).__qualname__}"
+
+
+def _can_be_pasted(value: Any) -> bool:
+    if isinstance(value, Fraction):
+        return True
+    try:
+        return bool(ast.literal_eval(repr(value)) == value)
+    except (ValueError, SyntaxError, TypeError):
+        return False
+
+
+def _variable(module: str | None, thing: Any) -> str | None:
+    """The name under which a module that is loaded holds this very object."""
+    found = vars(sys.modules[module]) if module in sys.modules else {}
+    return next((name for name, value in found.items() if value is thing and name.isidentifier()), None)
 
 
 def _import_named(module: str, name: str) -> str:
@@ -191,11 +313,13 @@ def _import_named(module: str, name: str) -> str:
 
 
 def _of_refbase(name: str, arrays: str, claims: Iterable[str] | None, options: Mapping[str, Any]) -> Subject:
-    lookup(name)
+    entry = lookup(name)
     if arrays == "numpy":
         raise InputError("refbase.checks: refbase's estimators are checked with arrays 'torch', 'float' or 'exact'")
+    function = entry.load_kernel() if arrays == "torch" else entry.load_spec()
+    _check_options(f"refbase:{name}", function, options, 2, ("valid", "state", "history_keys"))
     subject = catalogue_subject(name, arrays, **options)
-    return subject if claims is None else replace(subject, claims=frozenset(check_traits(claims)))
+    return subject if claims is None else replace(subject, claims=frozenset(claims))
 
 
 # --- plain rows ---------------------------------------------------------------------------------------------
@@ -371,7 +495,7 @@ def _value(batch: Batch, arrays: str, row: int) -> str:
 # --- verl ---------------------------------------------------------------------------------------------------
 
 
-def _of_verl(name: str, claims: Iterable[str] | None, min_group: int, options: Mapping[str, Any]) -> Subject:
+def _of_verl(name: str, claims: Iterable[str] | None, options: Mapping[str, Any]) -> Subject:
     try:
         from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
     except ImportError as error:
@@ -393,9 +517,9 @@ def _of_verl(name: str, claims: Iterable[str] | None, min_group: int, options: M
     return _verl_subject(
         f"verl:{name}",
         ADV_ESTIMATOR_REGISTRY[name],
-        frozenset(check_traits(claims)),
+        frozenset(claims),
         code,
-        max(min_group, 2 if name == "grpo_passk" else 1),
+        2 if name == "grpo_passk" else 1,
         options,
         1 if name in WHITENING else 0,
     )

@@ -17,10 +17,17 @@ WORDS = {"holds": "holds", "fails": "fails", "error": "error", "not_applicable":
 
 @dataclass(frozen=True)
 class Verdicts:
-    """All results on one estimator. The laws that bind every estimator count as claimed by each."""
+    """All results on one estimator. The laws that bind every estimator count as claimed by each.
+
+    Parameters
+    ----------
+    hint
+        What may explain many of the results at once.
+    """
 
     subject: Subject
     results: Sequence[LawResult]
+    hint: str | None = None
 
     @property
     def broken(self) -> list[LawResult]:
@@ -62,8 +69,12 @@ class Verdicts:
         elif self.broken:
             names = ", ".join(r.law.id for r in self.broken)
             lines = [f"{self.subject.name}: {len(self.kept)} of {total} claimed laws hold. Broken: {names}."]
-        else:
+        elif total:
             lines = [f"{self.subject.name}: all {total} claimed laws hold."]
+        else:
+            lines = [f"{self.subject.name}: none of these laws is claimed."]
+        if self.hint is not None:
+            lines.append(self.hint)
         if not self.subject.claims:
             lines.append("These bind every estimator. Say with --claims what else it should satisfy.")
         if self.bonus:
@@ -91,8 +102,8 @@ def as_json(verdicts: Verdicts, **extra: Any) -> str:
         for r in verdicts.results
     ]
     claims = sorted(verdicts.subject.claims)
-    record = {"estimator": verdicts.subject.name, "claims": claims, "exit_code": verdicts.exit_code, "laws": laws}
-    return json.dumps({**record, **extra}, indent=2)
+    record = {"estimator": verdicts.subject.name, "claims": claims, "exit_code": verdicts.exit_code}
+    return json.dumps({**record, "hint": verdicts.hint, "laws": laws, **extra}, indent=2)
 
 
 def _text(value: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import sys
 import warnings
 from collections import Counter
@@ -366,7 +367,17 @@ def _read(name: str, values: Any, n_rows: int) -> list[Any] | None:
         raise SubjectError(f"returned {name} of type {type(values).__name__}; a tensor, array or list was expected")
     if shape != (n_rows,) or listed is None:
         raise SubjectError(f"returned {name} of shape {shape} for {n_rows} rollouts; ({n_rows},) was expected")
+    for row, value in enumerate(listed):
+        if not (_is_number(value) or (value is None and name in ("local", "target", "scale"))):
+            raise SubjectError(
+                f"returned {name} that hold {value!r} of type {type(value).__name__} at rollout {row}; "
+                "real numbers were expected"
+            )
     return [Fraction(v) if isinstance(v, int) else v for v in listed]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) or (is_tensor(value) and value.dim() == 0)
 
 
 def _eps(values: Any) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -106,6 +107,23 @@ def test_wrong_arguments(arguments, message, capsys):
     with pytest.raises(SystemExit):
         parse(arguments)
     assert message in capsys.readouterr().err
+
+
+def test_every_estimator_of_the_plugin_can_be_trained_with():
+    from refbase import CATALOG
+    from verl_ext.options import verl_name
+
+    names = [verl_name(name) for name in CATALOG]
+    assert set(job.ESTIMATORS) == {*names, "grpo", "rloo", "opo"}  # and verl's own three of the same formulas
+    for name in names:
+        assert parse(["--estimator", name]).estimator == name
+
+
+@pytest.mark.parametrize(("page", "line"), [("README.md", "make train ESTIMATOR="), ("Makefile", "ESTIMATOR=NAME")])
+def test_what_can_be_set_is_listed(page, line):
+    _, _, after = (ROOT / page).read_text().partition(line)
+    listed = re.findall(r"[a-z_]+", after.partition("make train" if page == "README.md" else "SEED=")[0])
+    assert set(job.ESTIMATORS) <= set(listed)
 
 
 def test_arguments_are_checked_with_the_standard_library_alone():

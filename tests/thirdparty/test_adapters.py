@@ -1,5 +1,6 @@
 """Outside signatures as subjects of the laws."""
 
+import functools
 import re
 from fractions import Fraction
 
@@ -8,8 +9,8 @@ import torch
 
 from refbase.catalog import CATALOG
 from refbase.checks import LAWS, Batch, Probe, Subject, SubjectError, as_subject, run_law, run_same_as
-from refbase.checks.__main__ import first_trouble
 from refbase.checks.laws._common import show
+from refbase.checks.trial import first_trouble
 from refbase.validate import InputError, InputTypeError
 
 
@@ -70,21 +71,71 @@ def test_broken_is_caught_with_code_that_runs(capsys):
     assert "from toys import sorted_rows as estimator" in result.code
 
 
-@pytest.mark.parametrize("target", ["toys:made", "toys:instance", "toys:instance.method"])
-def test_code_imports_the_estimator_by_the_name_that_was_given(target):
-    result = run_law(as_subject(target, arrays="float"), LAWS["permutation"])
+def runs(result):
+    """The two calls of a counterexample to `permutation`, made."""
     assert result.status == "fails"
-    code = result.code.replace("print(", "results.append(")
     results = []
-    exec(code, {"results": results})
+    exec(result.code.replace("print(", "results.append("), {"results": results})
     assert len(results) == 2
 
 
-def test_code_says_so_where_an_estimator_has_no_name_to_import():
-    from toys import instance
+@pytest.mark.parametrize("target", ["toys:made", "toys:instance", "toys:instance.method"])
+def test_code_imports_the_estimator_by_the_name_that_was_given(target):
+    runs(run_law(as_subject(target, arrays="float"), LAWS["permutation"]))
 
-    result = run_law(as_subject(instance.method, arrays="float"), LAWS["permutation"])
-    assert "# estimator: Instance.method" in result.code
+
+def test_code_finds_the_name_that_an_object_has_in_its_module():
+    import toys
+
+    for call in (
+        toys.made,
+        toys.instance,
+        toys.instance.method,
+        toys.Instance.of_class,
+        functools.partial(toys.sorted_and_scaled, factor=2.0),
+        functools.partial(toys.sorted_and_scaled, factor=Fraction(1, 3), offset=-1),
+        functools.partial(functools.partial(toys.sorted_and_scaled, offset=1), factor=2),
+        functools.partial(toys.instance),
+    ):
+        runs(run_law(as_subject(call, arrays="exact"), LAWS["permutation"]))
+
+
+def test_names_say_what_was_wrapped():
+    import toys
+
+    def local(rewards, group_ids, model=None):
+        return rewards
+
+    names = {
+        functools.partial(toys.scaled, factor=3): "partial(scaled, factor=3)",
+        functools.partial(functools.partial(toys.scaled, factor=3), factor=4): "partial(scaled, factor=4)",
+        functools.partial(toys.instance): "partial(Instance)",
+        functools.partial(toys.instance.method): "partial(Instance.method)",
+        functools.partial(local, model=object()): f"partial({local.__qualname__}, model=object)",
+        functools.partial(local, model=toys.scaled): f"partial({local.__qualname__}, model=scaled)",
+        functools.partial(local, model=list(range(99))): f"partial({local.__qualname__}, model=list)",
+        toys.Instance(): "Instance",
+        toys.instance: "Instance",
+        local: local.__qualname__,
+    }
+    for call, name in names.items():
+        assert as_subject(call, arrays="float").name == name
+
+
+def test_code_says_so_where_an_estimator_has_no_name_to_import():
+    import toys
+
+    own = toys.Instance()
+    for call, line in {
+        own: "# estimator: an object of class toys.Instance",
+        own.method: "# estimator: Instance.method of an object of class toys.Instance",
+        functools.partial(own): "# estimator: partial(Instance)",
+        functools.partial(toys.sorted_and_scaled, factor=float("nan")): "# estimator: partial(sorted_and_scaled, ",
+        functools.partial(lambda r, g: toys.sorted_rows(r, g)): "# estimator: partial(test_code_says_so",
+    }.items():
+        code = as_subject(call, arrays="float").code
+        assert code.startswith(line)
+        assert " at 0x" not in code
 
 
 @pytest.mark.parametrize(
@@ -126,6 +177,9 @@ def test_the_counterexample_to_unbiasedness_can_be_pasted(target, how, capsys):
         ("toys:crashes", {"arrays": "float"}, "raised IndexError: list index out of range\n"),
         ("toys:wrong_shape", {"arrays": "float"}, r"advantages of shape \(5,\) for 4 rollouts; \(4,\) was expected"),
         ("toys:scalar", {"arrays": "float"}, "of type float"),
+        ("toys:holds_none", {"arrays": "float"}, "hold None of type NoneType at rollout 0; real numbers were expected"),
+        ("toys:holds_lists", {"arrays": "float"}, r"hold \[1.0\] of type list at rollout 0"),
+        ("toys:holds_complex", {"arrays": "numpy"}, "hold 1j of type complex at rollout 0"),
         ("toys:not_deterministic", {"arrays": "float"}, "not deterministic, or keeps state"),
         ("toys:wrong_matrix", {"signature": "matrix"}, r"returned shape \(2,\); \(2, 2\) was expected"),
         ("toys:wrong_matrix", {"signature": "matrix", "arrays": "numpy"}, r"returned shape \(2,\)"),
@@ -188,11 +242,49 @@ def test_callables_subjects_and_options():
         ("toys:flat", {"arrays": "tensor"}, InputError, "Valid: exact, float, numpy, torch"),
         ("refbase:shrinkag", {}, InputError, "did you mean 'shrinkage'"),
         ("refbase:rloo", {"arrays": "numpy"}, InputError, "arrays"),
+        ("toys:flat", {"claims": "unbiased"}, InputTypeError, r"`claims` must be a list of traits.*\['unbiased'\]"),
+        ("toys:flat", {"claims": "shift, scale"}, InputTypeError, r"Write \['shift', 'scale'\]"),
+        ("refbase:rloo", {"claims": "unbiased"}, InputTypeError, "`claims` must be a list of traits"),
+        ("toys:flat", {"claims": 0}, InputTypeError, "`claims` must be a list of traits; got 0 of type int"),
+        ("toys:flat", {"min_group": 0}, InputError, "`min_group` must be at least 1; got 0"),
+        ("refbase:rloo", {"min_group": -1}, InputError, "`min_group` must be at least 1; got -1"),
+        ("toys:flat", {"min_group": 2.0}, InputTypeError, "`min_group` must be an integer; got 2.0"),
+        ("toys:flat", {"min_valid": -1}, InputError, "`min_valid` must be at least 0; got -1"),
+        ("toys:flat", {"clams": ["shift"]}, InputError, "toys:flat takes no argument 'clams'; did you mean 'claims'"),
+        (
+            "toys:scaled",
+            {"factr": 3},
+            InputError,
+            "takes no argument 'factr'; did you mean 'factor'.*factor, min_group",
+        ),
+        ("toys:takes_anything", {"clams": []}, InputError, "unknown keyword 'clams'; did you mean 'claims'"),
+        ("toys:as_verl", {"signature": "verl", "clams": []}, InputError, "'clams'; did you mean 'claims'"),
+        ("refbase:rloo", {"clams": []}, InputError, "refbase:rloo takes no argument 'clams'; did you mean 'claims'"),
+        ("refbase:rloo", {"singleton": "zero"}, InputError, "did you mean 'singletons'"),
+        ("refbase:bvblend", {"state": None}, InputError, "refbase:bvblend takes no argument 'state'"),
     ],
 )
 def test_bad_names(target, how, error, message):
     with pytest.raises(error, match=message):
         as_subject(target, **how)
+
+
+def test_options_that_are_meant():
+    """What the estimator names itself, whatever it resembles, and what it takes unnamed."""
+
+    def near(rewards, group_ids, claim=1, **settings):
+        return [claim * r for r in rewards]
+
+    assert as_subject(near, arrays="exact", claim=2, temperature=1.0).options == {"claim": 2, "temperature": 1.0}
+    assert as_subject("toys:with_greedy", signature="verl", share=0.5).options == {"share": 0.5}
+    assert as_subject("refbase:shrinkage", weight=0.5, variant="paper").options["weight"] == 0.5
+    assert as_subject("refbase:bvblend", local="loo", arrays="exact").options == {"local": "loo"}
+
+
+def test_what_is_said_of_a_known_estimator_counts():
+    subject = as_subject("refbase:rloo", singletons="error", min_group=2, min_valid=3, name="strict")
+    assert (subject.min_group, subject.min_valid, subject.name) == (2, 3, "strict")
+    assert status(subject, "permutation", max_examples=20) == "holds"
 
 
 def test_import_error_inside_a_module_is_not_hidden(tmp_path, monkeypatch):
@@ -243,6 +335,9 @@ def test_verl_names():
     assert "unbiased" in subject.claims
     assert Probe(subject)(batch([1.0, 0.0, 3.0], "aab")).advantages == [1.0, -1.0, 3.0]
     assert as_subject("verl:grpo_passk").min_group == 2
+    assert as_subject("verl:gdpo", min_group=3).min_valid == 1
+    assert as_subject("verl:gdpo", min_group=3, min_valid=2, name="mine").min_valid == 2
+    assert as_subject("verl:gdpo", min_group=3, name="mine").name == "mine"
     assert as_subject("verl:rloo", claims=[]).claims == frozenset()
     with pytest.raises(InputError, match="did you mean 'rloo'"):
         as_subject("verl:rlo")

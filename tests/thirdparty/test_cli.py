@@ -129,10 +129,17 @@ def test_crash_shows_where(capsys):
         (["toys:flat", "--claims", "unbaised"], "did you mean 'unbiased'"),
         (["toys:flat", "--claims", "unbaised"], "Valid: constant_zero"),
         (["toys:flat", "--laws", "shfit"], "did you mean 'shift'"),
+        (["toys:flat", "--laws", ""], "--laws names no law"),
+        (["toys:flat", "--laws", " ,"], "--laws names no law"),
         (["toys:flat", "--signature", "rows"], "unknown signature 'rows'"),
         (["refbase:shrink"], "did you mean 'shrinkage'"),
         (["toys:flat", "--option", "x"], "--option takes key=value"),
-        (["toys:flat", "--max-examples", "0"], "not positive"),
+        (["toys:flat", "--option", "factr=2"], "toys:flat takes no argument 'factr'"),
+        (["toys:flat", "--option", "claims=shift"], "'claims' is one of the suite's; use --claims"),
+        (["toys:flat", "--option", "min_group=2"], "'min_group' is one of the suite's; use --min-group"),
+        (["toys:flat", "--option", "name=mine"], "'name' is one of the suite's"),
+        (["toys:flat", "--max-examples", "0"], "must be a whole number from 1; got '0'"),
+        (["toys:flat", "--min-group", "two"], "must be a whole number from 1; got 'two'"),
         (["nothing_here:f"], "no module named 'nothing_here'"),
     ],
 )
@@ -168,3 +175,67 @@ def test_on_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr(report, "_write_rich", lambda *_: (_ for _ in ()).throw(ImportError()))
     cli.main(["toys:sorted_rows", "--arrays", "float", *SOME])
     assert "Broken: permutation." in capsys.readouterr().out
+
+
+def test_no_claims_is_a_claim(capsys):
+    """Unlike no laws: the laws that bind every estimator are left."""
+    code, out = run(capsys, "refbase:rloo", "--claims", "", *SOME)
+    assert code == 0
+    assert "all 1 claimed laws hold" in out
+
+
+def test_laws_that_nobody_claimed_are_not_counted_as_kept(capsys):
+    code, out = run(capsys, "toys:flat", "--arrays", "exact", "--laws", "zero_sum")
+    assert code == 0
+    assert "toys:flat: none of these laws is claimed." in out
+
+
+REFUSING = [
+    (["toys:refuses_one", "--arrays", "exact"], "raised ValueError: group 'a' has one rollout; two are needed"),
+    (["toys:refuses_one_as_verl", "--signature", "verl"], "raised ValueError: a group has one rollout"),
+    (["toys:bessel_matrix", "--signature", "matrix"], "gave advantages [nan, nan]"),
+    (["refbase:rloo", "--arrays", "exact", "--option", "singletons=error"], "raised InputError: "),
+]
+
+
+@pytest.mark.parametrize(("arguments", "what"), REFUSING)
+def test_who_refuses_groups_of_one_is_told_of_min_group(capsys, arguments, what):
+    some = ["--laws", "permutation,finite,deterministic", "--max-examples", "20"]
+    code, out = run(capsys, *arguments, *some)
+    assert code == 1
+    assert out.count("--min-group") == 1
+    assert f"On groups of one rollout it {what}" in out
+    _, out = run(capsys, *arguments, *some, "--json")
+    assert "--min-group 2" in json.loads(out)["hint"]
+    code, out = run(capsys, *arguments, *some, "--min-group", "2")
+    assert code == 0, out
+    assert "--min-group" not in out
+
+
+def test_the_smallest_group_is_found_where_two_are_too_few(capsys):
+    """The first trial is on groups of two."""
+    arguments = ["toys:refuses_two", "--signature", "matrix", "--arrays", "exact"]
+    hint = "On groups of 2 rollouts it raised ValueError: three rollouts are needed; on groups of 3 it works."
+    code, out = run(capsys, *arguments)
+    assert code == 1
+    assert "cannot be checked" in out
+    assert f"{hint} If it is not meant for smaller groups, say so with --min-group 3." in out
+    _, out = run(capsys, *arguments, "--json")
+    assert hint in json.loads(out)["hint"]
+    assert run(capsys, *arguments, *SOME, "--min-group", "3")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["sorted_rows", "sorted_labels", "flat", "crashes_when_empty"])
+def test_others_are_not(capsys, name):
+    laws = ["--laws", "permutation,relabel,empty_batch", "--max-examples", "20"]
+    _, out = run(capsys, f"toys:{name}", "--arrays", "exact", *laws)
+    assert "--min-group" not in out
+    _, out = run(capsys, f"toys:{name}", "--arrays", "exact", *laws, "--json")
+    assert json.loads(out)["hint"] is None
+
+
+def test_the_hint_is_shown_on_a_terminal(capsys, monkeypatch):
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    cli.main(["toys:refuses_one", "--arrays", "exact", *SOME])
+    assert capsys.readouterr().out.count("--min-group") == 1

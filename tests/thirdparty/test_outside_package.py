@@ -78,6 +78,17 @@ def test_expected_failures_cannot_rot(author):
     assert "holds now: take 'shift' out of expected_failures" in out
 
 
+def test_a_crash_is_no_expected_failure(author):
+    code, out = pytest_in(author, "test_crash.py", "permutation", "deterministic", "whole_numbers")
+    assert code == 1, out
+    for law in ("permutation", "deterministic"):
+        assert f"FAILED test_crash.py::test_conformance[acme_rl.advantages:needs_two-{law}]" in out
+        assert f"PASSED test_crash.py::test_in_its_domain[acme_rl.advantages:needs_two-{law}]" in out
+        assert out.count(f"if that is the known defect, put '{law}' into expected_errors") == 1
+    assert "say so with min_group=2" in out
+    assert "XFAIL test_crash.py::test_in_its_domain[acme_rl.advantages:needs_two-whole_numbers]" in out
+
+
 def test_the_command(author):
     base = ["-m", "refbase.checks", "--signature", "matrix", "--max-examples", "20", "--laws", "shift,zero_sum"]
     code, out = run(author, *base, "acme_rl.advantages:leave_one_out", "--claims", "shift,zero_sum")

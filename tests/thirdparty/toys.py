@@ -93,6 +93,18 @@ def scalar(rewards, group_ids):
     return 1.0
 
 
+def holds_none(rewards, group_ids):
+    return [None] * len(rewards)
+
+
+def holds_lists(rewards, group_ids):
+    return [[reward] for reward in rewards]
+
+
+def holds_complex(rewards, group_ids):
+    return np.array(rewards) * 1j
+
+
 _calls = itertools.count()
 
 
@@ -185,6 +197,42 @@ def half_centred(rewards, group_ids):
     return Estimate(advantages=[r - baseline for r in rewards], baseline=[z + baseline for z in zero], weight=zero)
 
 
+def refuses_one(rewards, group_ids):
+    """Group-mean centring on lists, not meant for groups of one rollout."""
+    for label in group_ids:
+        if list(group_ids).count(label) == 1:
+            raise ValueError(f"group {label!r} has one rollout; two are needed")
+    return mean_of_all_rows(rewards, group_ids)
+
+
+def refuses_two(rewards):
+    """A jackknife of a jackknife, say."""
+    if len(rewards[0]) < 3:
+        raise ValueError("three rollouts are needed")
+    return list_matrix(rewards)
+
+
+def refuses_one_as_verl(token_level_rewards, response_mask, index, config=None):
+    if min(list(index).count(label) for label in index) == 1:
+        raise ValueError("a group has one rollout")
+    return as_verl(token_level_rewards, response_mask, index)
+
+
+def bessel_matrix(rewards):
+    """The standard deviation of one number, with n - 1 below, is NaN."""
+    return (rewards - rewards.mean(-1, keepdim=True)) / (rewards.std(-1, keepdim=True) + 1e-6)
+
+
+def sorted_labels(rewards, group_ids):
+    """Right, but labels of mixed types cannot be sorted."""
+    order = {label: code for code, label in enumerate(sorted(set(group_ids)))}
+    return mean_of_all_rows(rewards, [order[label] for label in group_ids])
+
+
+def takes_anything(rewards, group_ids, factor=2, **settings):
+    return scaled(rewards, group_ids, factor)
+
+
 class Instance:
     """An estimator that is an object, with another one as a method; neither keeps the order of rows."""
 
@@ -194,9 +242,17 @@ class Instance:
     def method(self, rewards, group_ids):
         return sorted_rows(rewards, group_ids)
 
+    @classmethod
+    def of_class(cls, rewards, group_ids):
+        return sorted_rows(rewards, group_ids)
+
 
 def factory():
     return lambda rewards, group_ids: sorted_rows(rewards, group_ids)
 
 
 made, instance = factory(), Instance()
+
+
+def sorted_and_scaled(rewards, group_ids, factor, offset=0):
+    return [factor * value + offset for value in sorted_rows(rewards, group_ids)]

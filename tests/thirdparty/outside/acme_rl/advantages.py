@@ -19,3 +19,10 @@ def leave_one_out(rewards: torch.Tensor) -> torch.Tensor:
 def whole_batch(rewards: torch.Tensor) -> torch.Tensor:
     """The bug: one mean for all prompts."""
     return rewards - rewards.mean()
+
+
+def needs_two(rewards: torch.Tensor) -> torch.Tensor:
+    """Not written for a single rollout."""
+    if rewards.shape[-1] == 1:
+        raise RuntimeError("needs two rollouts of each prompt")
+    return rewards - rewards.mean(-1, keepdim=True)
