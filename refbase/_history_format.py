@@ -1,4 +1,8 @@
-"""What a `HistoryState` must satisfy, and reading one from untrusted data."""
+"""What a `HistoryState` must satisfy, and reading one from untrusted data.
+
+Types, ranges and what no rounding can break. That sums which are possible each for itself belong together is not
+checked: a state cannot tell who wrote it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,9 @@ STATE_FIELDS = ("format", "version", "window", "decay", "max_keys", "updates", "
 KEY_FIELDS = ("key", *(f.name for f in fields(KeyHistory)))
 POSITIVE = ("groups", "groups_squared", "inverse_sizes")
 NOT_NEGATIVE = ("between_squares", "within_squares", "within_dof", "spread")
+
+#: Rounding of what many updates made is below one part in this many. An int, so that Fractions stay Fractions.
+SLACK = 10**6
 
 #: What to do about data that `to_dict` did not write.
 UNCHANGED = "Pass what HistoryState.to_dict() returned, unchanged."
@@ -59,8 +66,16 @@ def _check_count(where: str, count: int, max_keys: int, remedy: str) -> None:
 
 
 def _check_key(where: str, place: str, key: Any, remedy: str) -> None:
-    if isinstance(key, bool) or not (key is None or isinstance(key, (str, int))):
+    if key is not None and type(key) not in (str, int):  # updates make keys of subclasses plain
         validate.reject_type(where, place, "be a string, an integer or None", repr(key), remedy)
+
+
+def _check_integer(where: str, place: str, value: Any, low: int, remedy: str) -> None:
+    """A plain int: those of NumPy are not JSON's."""
+    if type(value) is not int:
+        validate.reject_type(where, place, "be an integer", f"{value!r} of type {type(value).__name__}", remedy)
+    if value < low:
+        validate.reject(where, place, f"be at least {low}", repr(value), remedy)
 
 
 def _check_history(where: str, place: str, history: KeyHistory, window: int, updates: int, remedy: str) -> None:
@@ -71,40 +86,45 @@ def _check_history(where: str, place: str, history: KeyHistory, window: int, upd
             validate.reject(where, f"{place}.{name}", "be positive", repr(value), remedy)
         if name in NOT_NEGATIVE and value < 0:
             validate.reject(where, f"{place}.{name}", "not be negative", repr(value), remedy)
-    validate.check_integer(where, f"{place}.last_update", history.last_update, 1, remedy)
+    _check_integer(where, f"{place}.last_update", history.last_update, 1, remedy)
     if history.last_update > updates:
         got = f"{history.last_update} after {updates} updates"
         validate.reject(where, f"{place}.last_update", "not exceed `updates`", got, remedy)
-    _check_window(where, f"{place}.window", history.window, window, updates, remedy)
+    _check_window(where, f"{place}.window", history.window, window, history.last_update, remedy)
+    if history.within_squares > 0 and history.within_dof == 0:
+        got = f"{history.within_squares!r} with a within_dof of 0"
+        validate.reject(where, f"{place}.within_squares", "be 0 while no group of two was seen", got, remedy)
     # Bounds that decay cannot break: the newest step counts fully, and weights are at most 1.
-    slack = 1 + 1e-9
     newest, groups = history.window[-1].count, history.groups
-    for name, low, high in (
-        ("groups", newest, math.inf),
-        ("groups_squared", newest, groups),
-        ("inverse_sizes", 0, groups),
-    ):
+    bounds = [("groups", newest, math.inf), ("groups_squared", newest, groups), ("inverse_sizes", 0, groups)]
+    if len(history.window) < window or len(history.window) == history.last_update:  # it holds all steps of the key
+        means = [entry.mean for entry in history.window]
+        bounds.append(("mean", min(means), max(means)))
+    for name, low, high in bounds:
         value = getattr(history, name)
-        if not low <= value * slack or not value <= high * slack:
+        slack = max(abs(x) for x in (low, value, high) if x != math.inf) / SLACK
+        if not low - slack <= value <= high + slack:
             validate.reject(where, f"{place}.{name}", f"lie in [{low}, {high}]", repr(value), remedy)
     check_usable(where, place, history)
 
 
-def _check_window(where: str, place: str, entries: Any, window: int, updates: int, remedy: str) -> None:
+def _check_window(where: str, place: str, entries: Any, window: int, last_update: int, remedy: str) -> None:
     if not isinstance(entries, tuple) or not 1 <= len(entries) <= window:
         got = f"{len(entries)} entries" if isinstance(entries, tuple) else type(entries).__name__
         validate.reject(where, place, f"hold 1 to {window} entries", got, remedy)
-    if len(entries) > updates:
-        got = f"{len(entries)} entries after {updates} updates"
+    if len(entries) > last_update:
+        got = f"{len(entries)} entries after {last_update} updates"
         validate.reject(where, place, "not have more entries than there were updates", got, remedy)
     for k, entry in enumerate(entries):
         if not isinstance(entry, WindowEntry):
             validate.reject_type(where, f"{place}[{k}]", "be a WindowEntry", type(entry).__name__, remedy)
-        validate.check_integer(where, f"{place}[{k}].count", entry.count, 1, remedy)
+        _check_integer(where, f"{place}[{k}].count", entry.count, 1, remedy)
         validate.check_number(where, f"{place}[{k}].mean", entry.mean, remedy=remedy)
         validate.check_number(where, f"{place}[{k}].squares", entry.squares, remedy=remedy)
         if entry.squares < 0:
             validate.reject(where, f"{place}[{k}].squares", "not be negative", repr(entry.squares), remedy)
+        if entry.count == 1 and entry.squares != 0:
+            validate.reject(where, f"{place}[{k}].squares", "be 0 for one group", repr(entry.squares), remedy)
 
 
 # --- a state from data --------------------------------------------------------------------------------
@@ -119,6 +139,9 @@ def read_state(data: Any) -> HistoryState:
     if type(data["version"]) is not int or data["version"] != VERSION:
         remedy = "It was written by another version of refbase; read it with that one."
         validate.reject(WHERE, "version", f"be {VERSION}", repr(data["version"]), remedy)
+    for name, low in (("window", 1), ("max_keys", 1), ("updates", 0), ("last_step", 0)):
+        if name != "last_step" or data[name] is not None:
+            _check_integer(WHERE, name, data[name], low, UNCHANGED)
     window, max_keys, updates, last_step = (data[name] for name in ("window", "max_keys", "updates", "last_step"))
     decay = _float("decay", data["decay"])
     _check_settings(WHERE, window, decay, max_keys, updates, last_step, UNCHANGED)
@@ -149,14 +172,14 @@ def _read_key(place: str, item: Any) -> tuple[Key, KeyHistory]:
 
 
 def _read_entry(place: str, entry: Any) -> WindowEntry:
-    if not isinstance(entry, (list, tuple)) or len(entry) != 3:
+    if not isinstance(entry, list) or len(entry) != 3:
         validate.reject(WHERE, place, "be [count, mean, squares]", repr(entry), UNCHANGED)
     _float(f"{place}.count", entry[0])  # one that no float holds would overflow later
     return WindowEntry(entry[0], _float(f"{place}.mean", entry[1]), _float(f"{place}.squares", entry[2]))
 
 
 def _float(place: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if type(value) not in (int, float):
         got = f"{value!r} of type {type(value).__name__}"
         validate.reject_type(WHERE, place, "be a number", got, UNCHANGED)
     number = validate.plain_number(value)

@@ -150,7 +150,7 @@ class HistoryState:
     Raises
     ------
     InputError, InputTypeError
-        What no sequence of updates could have produced; the message names the field.
+        A part of the wrong type, or outside the range that updates can reach; the message names the field.
 
     Examples
     --------
@@ -175,9 +175,10 @@ class HistoryState:
         from refbase._history_format import check_parts
 
         check_parts(self.window, self.decay, self.max_keys, self.updates, self.last_step, self._keys)
-        # NumPy's integers are not JSON's; and the caller's dictionary stays his.
+        # NumPy's numbers are not JSON's; an int decay is exact; and the caller's dictionary stays his.
         last_step = None if self.last_step is None else int(self.last_step)
-        self._set(int(self.window), self.decay, int(self.max_keys), int(self.updates), last_step, dict(self._keys))
+        decay = self.decay if isinstance(self.decay, int) else validate.plain_number(self.decay)
+        self._set(int(self.window), decay, int(self.max_keys), int(self.updates), last_step, dict(self._keys))
 
     def _set(self, *values: Any) -> HistoryState:
         for part, value in zip(fields(self), values, strict=True):
@@ -225,9 +226,8 @@ class HistoryState:
         Raises
         ------
         InputError, InputTypeError
-            Anything about `data` that `to_dict` could not have produced: a foreign format or version, a
-            missing or additional field, a value of the wrong type or outside its range, a repeated key. The
-            message names the field.
+            A foreign format or version, a missing or additional field, a value of the wrong type or outside the
+            range that updates can reach, a repeated key. The message names the field.
         """
         from refbase._history_format import read_state
 
@@ -394,13 +394,14 @@ def _advance(past: KeyHistory | None, groups: Sequence[Sequence[Any]], state: Hi
     old = d * past.groups
     new = old + n
     gap = step_mean - past.mean
+    dof = d * past.within_dof + dof
     return KeyHistory(
         groups=new,
         groups_squared=d * d * past.groups_squared + n,
         mean=past.mean + gap * (n / new),
         between_squares=d * past.between_squares + step_squares + gap * gap * (old * n / new),
-        within_squares=d * past.within_squares + within,
-        within_dof=d * past.within_dof + dof,
+        within_squares=d * past.within_squares + within if dof else within,  # a past whose dof underflowed is gone
+        within_dof=dof,
         inverse_sizes=d * past.inverse_sizes + inverse,
         spread=d * past.spread + spread,
         window=(*past.window, entry)[-state.window :],
@@ -436,6 +437,6 @@ def _key_to_dict(history: KeyHistory) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, (int, float)):
-        return value
+        return int(value) if isinstance(value, int) else float(value)
     what = "a Fraction" if isinstance(value, Fraction) else f"a {type(value).__name__}"
     validate.reject_type("HistoryState.to_dict", "state", "hold floats", what, "Exact states live in memory only.")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import suppress
 from dataclasses import fields, replace
 from fractions import Fraction as F
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import refbase
 from refbase import HistoryState, update_history
@@ -370,9 +373,8 @@ def test_kernels_with_a_history_of_another_scale(name, scale):
 
 
 def test_numpy_integers_do_not_enter_the_state():
-    numpy = pytest.importorskip("numpy")
-    state = HistoryState.empty(window=numpy.int64(3), max_keys=numpy.int64(9))
-    state = update_history(state, [1.0], ["a"], step=numpy.int64(6))
+    state = HistoryState.empty(window=np.int64(3), max_keys=np.int64(9))
+    state = update_history(state, [1.0], ["a"], step=np.int64(6))
     assert HistoryState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
 
@@ -391,13 +393,53 @@ def test_numpy_integers_do_not_enter_the_state():
         {"window": [[10**400, 0.5, 0.0]]},
         {"window": [[1, 1e308, 0.0], [1, -1e308, 0.0]]},
         {"window": [[1, 0.5, 0.0]] * 3},
+        {"window": 100.0},
+        {"max_keys": True},
+        {"window": [[1, 0.5, 0.25]]},
+        {"window": [(1, 0.5, 0.0)]},
+        {"within_squares": 0.5, "within_dof": 0.0},
+        {"mean": 7.0},
+        {"mean": -1e-3},
+        {"last_update": 1},
     ],
     ids=str,
 )
 def test_edited_numbers_are_refused(change):
     data = filled().to_dict()
+    assert HistoryState.from_dict(copy.deepcopy(data)) == filled()
     for name, value in change.items():
         target = data if name in data else data["keys"][-1]
         target[name] = value
     with pytest.raises((refbase.InputError, refbase.InputTypeError)):
         HistoryState.from_dict(data)
+
+
+@pytest.mark.parametrize("field", ["window", "max_keys", "updates", "last_step", "last_update", "count"])
+def test_integers_of_numpy_are_refused_as_data(field):
+    data = filled().to_dict()
+    place, name = {"last_update": (data["keys"][0], field), "count": (data["keys"][0]["window"][0], 0)}.get(
+        field, (data, field)
+    )
+    place[name] = np.int64(place[name])
+    with pytest.raises(refbase.InputTypeError, match="must be an? (integer|number)"):
+        HistoryState.from_dict(data)
+
+
+SCALES = st.sampled_from([0.0, 1e-320, 1e-160, 1e-30, 0.1, 1.0, 3.0, 1e16, 1e120])
+GROUPS = st.lists(st.lists(st.tuples(SCALES, st.floats(-1, 1)), max_size=5), max_size=4)
+DECAYS = st.sampled_from([0.0, 1e-300, 1e-160, 1e-9, 0.1, 0.95, 1 - 2**-53])
+
+
+@settings(max_examples=300)
+@given(st.lists(GROUPS, min_size=1, max_size=9), DECAYS, st.integers(1, 5), st.integers(0, 3))
+def test_what_updates_made_is_never_refused(steps, decay, window, lead):
+    """Sizes, scales and decays at which sums round, underflow or forget; an update may refuse, reading may not."""
+    state = HistoryState.empty(window=window, decay=decay, max_keys=2)
+    for number, step in enumerate([[]] * lead + steps):
+        rewards = [0.0, *(scale * part for group in step for scale, part in group)]
+        groups = [9, *(k for k, group in enumerate(step) for _ in group)]
+        valid, keys = [k < 9 for k in groups], [k % 3 for k in groups]
+        with suppress(refbase.InputError):
+            state = update_history(state, rewards, groups, valid, keys, number)
+        assert HistoryState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
+        assert HistoryState(state.window, state.decay, 2, state.updates, state.last_step, dict(state.keys)) == state
