@@ -335,16 +335,21 @@ def _flat_subject(
     options: Mapping[str, Any],
 ) -> Subject:
     masks = _accepts(function, "valid")
-    convert = np.asarray if arrays == "numpy" else lambda rewards: rewards
 
     def call(rewards: Any, group_ids: Any, valid: Any = None, **settings: Any) -> Any:
-        if masks:
-            return function(convert(rewards), group_ids, valid=valid, **settings)
-        return function(convert(rewards), group_ids, **settings)
+        given = np.array(rewards) if arrays == "numpy" else rewards
+        flags = {"valid": valid} if masks else {}
+        result = function(given, group_ids, **flags, **settings)
+        if arrays == "numpy":
+            rewards[:] = given.tolist()  # a change of the array is passed on to the caller, who looks for one
+        return result
 
-    def render(batch: Batch, settings: Mapping[str, Any]) -> str:
-        rewards = render_rewards(batch, _numbers(arrays))
-        arguments = [f"np.array({rewards})" if arrays == "numpy" else rewards, repr(list(batch.group_ids))]
+    def literal(batch: Batch) -> str:
+        text = render_rewards(batch, _numbers(arrays))
+        return f"np.array({text})" if arrays == "numpy" else text
+
+    def render(batch: Batch, settings: Mapping[str, Any], rewards: str) -> str:
+        arguments = [rewards, repr(list(batch.group_ids))]
         if batch.valid is not None:
             flags = repr(list(batch.valid))
             arguments.append(f"valid=torch.tensor({flags})" if arrays == "torch" else f"valid={flags}")
@@ -362,7 +367,8 @@ def _flat_subject(
         options,
         code,
         render,
-        adapter,
+        literal,
+        adapter=adapter,
         masks=masks,
         min_group=min_group,
     )
@@ -416,35 +422,43 @@ def _matrix_subject(
             import torch
 
             order = torch.tensor(rows)
-            result = function(rewards[order], **settings)
+            given = rewards[order] if rewards.is_contiguous() else rewards[order].T.contiguous().T
+            result = function(given, **settings)
             _check_shape(result, rows)
+            with torch.no_grad():  # a change of the matrix is passed on to the caller, who looks for one
+                if not _same(rewards[order], given):
+                    rewards[order] = given
             out = result.new_zeros(len(group_ids))
             out[order] = result
             return out
         if arrays == "numpy":
-            result = function(np.asarray(rewards)[np.array(rows)], **settings)
+            given = np.array(rewards)[np.array(rows)]
+            result = function(given, **settings)
             _check_shape(result, rows)
+            _scatter(given.tolist(), rows, rewards)
             out = np.zeros(len(group_ids), dtype=result.dtype)
             out[np.array(rows)] = result
             return out
-        result = function([[rewards[k] for k in group] for group in rows], **settings)
+        matrix = [[rewards[k] for k in group] for group in rows]
+        result = function(matrix, **settings)
         listed = [None] * len(group_ids)
         try:
-            for group, values in zip(rows, result, strict=True):
-                for row, value in zip(group, values, strict=True):
-                    listed[row] = value
+            _scatter(matrix, rows, rewards)
+            _scatter(result, rows, listed)
         except (TypeError, ValueError):
             raise SubjectError(f"did not return advantages of shape ({len(rows)}, {len(rows[0])})") from None
         return listed
 
-    def render(batch: Batch, settings: Mapping[str, Any]) -> str:
+    def literal(batch: Batch) -> str:
         rows = by_group(batch.group_ids)
         parts = ", ".join(f"[{', '.join(_value(batch, arrays, k) for k in group)}]" for group in rows)
-        wrap = {
+        return {
             "torch": f"torch.tensor([{parts}], dtype=torch.{batch.dtype})",
             "numpy": f"np.array([{parts}])",
         }.get(arrays, f"[{parts}]")
-        return f"estimator({', '.join([wrap, *_keywords(settings)])})"
+
+    def render(batch: Batch, settings: Mapping[str, Any], rewards: str) -> str:
+        return f"estimator({', '.join([rewards, *_keywords(settings)])})"
 
     def adapter(settings: Mapping[str, Any], dtype: str, first: str) -> str:
         given, more = _from_enumeration(arrays, dtype), "".join(f", {word}" for word in _keywords(settings))
@@ -464,7 +478,9 @@ def _matrix_subject(
         options,
         code,
         render,
-        adapter,
+        literal,
+        adapter=adapter,
+        two_dimensional=True,
         ragged=False,
         masks=False,
         min_group=min_group,
@@ -477,6 +493,13 @@ def by_group(group_ids: Sequence[Any]) -> list[list[int]]:
     for row, label in enumerate(group_ids):
         rows.setdefault(label, []).append(row)
     return list(rows.values())
+
+
+def _scatter(values: Any, rows: Sequence[Sequence[int]], out: Any) -> None:
+    """Write the entries of a matrix of groups to the rows that they belong to."""
+    for group, row_values in zip(rows, values, strict=True):
+        for row, value in zip(group, row_values, strict=True):
+            out[row] = value
 
 
 def _check_shape(result: Any, rows: Sequence[Sequence[int]]) -> None:
@@ -555,7 +578,8 @@ def _verl_subject(
         mask = torch.tensor([[1, 1, 0]]).repeat(n, 1)
         if valid is not None:
             mask[~valid] = 0
-        token_rewards = torch.stack([torch.zeros_like(rewards), rewards, torch.zeros_like(rewards)], dim=-1)
+        columns = [torch.zeros_like(rewards), rewards, torch.zeros_like(rewards)]
+        token_rewards = torch.stack(columns, dim=-1) if rewards.is_contiguous() else torch.stack(columns).T
         index = np.fromiter(group_ids, dtype=object, count=n)
         given = token_rewards.detach().clone(), mask.clone(), index.copy()
         extra = {"reward_baselines": torch.full((n,), GREEDY_REWARD, dtype=floating(rewards))} if greedy else {}
@@ -573,16 +597,18 @@ def _verl_subject(
             raise SubjectError("changed its response_mask or index in place")
         return _per_row(result, mask)
 
-    def render(batch: Batch, settings: Mapping[str, Any]) -> str:
+    def literal(batch: Batch) -> str:
         rows = [render_rewards(Batch((r,), (0,), None, batch.dtype), "float").strip("[]") for r in batch.rewards]
+        return f"torch.tensor([{', '.join(f'[0, {r}, 0]' for r in rows)}], dtype=torch.{batch.dtype})"
+
+    def render(batch: Batch, settings: Mapping[str, Any], rewards: str) -> str:
         masked = [batch.valid is not None and not flag for flag in (batch.valid or [True] * len(batch))]
-        rewards = ", ".join(f"[0, {r}, 0]" for r in rows)
         mask = ", ".join("[0, 0, 0]" if flag else "[1, 1, 0]" for flag in masked)
         labels = f"np.fromiter({list(batch.group_ids)!r}, dtype=object)"
         if not any(isinstance(label, (tuple, list)) for label in batch.group_ids):
             labels = f"np.array({list(batch.group_ids)!r}, dtype=object)"
         lines = [
-            f"token_level_rewards=torch.tensor([{rewards}], dtype=torch.{batch.dtype})",
+            f"token_level_rewards={rewards}",
             f"response_mask=torch.tensor([{mask}])",
             f"index={labels}",
             f'config=OmegaConf.create({{"gamma": 1.0, "norm_adv_by_std_in_grpo": True{_config_text(settings)}}})',
@@ -590,7 +616,7 @@ def _verl_subject(
         if greedy:
             lines.append(f"reward_baselines=torch.full(({len(batch)},), {GREEDY_REWARD})")
         body = "".join(f"    {line},\n" for line in lines)
-        return f"estimator(\n{body})[0]"
+        return f"estimator(\n{body})"
 
     def adapter(settings: Mapping[str, Any], dtype: str, first: str) -> str:
         config = f'OmegaConf.create({{"gamma": 1.0, "norm_adv_by_std_in_grpo": True{_config_text(settings)}}})'
@@ -615,8 +641,11 @@ def _verl_subject(
         options,
         imports + code,
         render,
+        literal,
+        "[0]",
         adapter,
         dtypes=("float32",),  # what verl's rewards are
+        two_dimensional=True,
         min_group=min_group,
         min_valid=min_valid,
     )

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, errors, given, reject, settings
 from hypothesis import seed as hypothesis_seed
 
 from refbase.checks.law import Law, LawResult
+from refbase.checks.strategies import WIDE
 from refbase.checks.subject import Probe, Subject, SubjectError, Violation
 
 
@@ -23,10 +24,13 @@ def run_law(
 ) -> LawResult:
     """Search for an input on which the law fails, and shrink it.
 
+    First among batches of mostly small groups, then among large groups only. What is found is looked for again among
+    batches of one row, two rows and so on, which gives a smaller counterexample than shrinking alone.
+
     Parameters
     ----------
     max_examples
-        Inputs to try; by default what the law asks for.
+        Inputs to try first; by default what the law asks for. Of large groups, a third of it.
     derandomize
         Try the same inputs at every run. Turn it off to search further.
     seed
@@ -41,6 +45,34 @@ def run_law(
     reason = law.needs(subject)
     if reason is not None:
         return LawResult(law, subject, "not_applicable", reason)
+    how: dict[str, Any] = {"derandomize": derandomize, "seed": seed}
+    tries, where = law.max_examples if max_examples is None else max_examples, subject
+    found, rows = _search(subject, law, tries, shrink=False, **how)
+    if found.holds and subject.min_group < WIDE:
+        large = replace(subject, min_group=WIDE)
+        other, other_rows = _search(large, law, -(-tries // 3), shrink=False, **how)
+        if other.status in ("fails", "error"):
+            found, rows, where = other, other_rows, large
+        else:
+            found = replace(found, examples=found.examples + other.examples)
+    if found.status not in ("fails", "error"):
+        return found
+    for most in SMALL:
+        if most < rows:
+            small, _ = _search(replace(subject, max_rows=most), law, 2 * tries, **how)
+            if small.status == found.status:
+                return replace(small, subject=subject)
+    return replace(_search(where, law, tries, **how)[0], subject=subject)
+
+
+#: Rows of the largest batch, in the order in which a smaller counterexample is looked for.
+SMALL = (1, 2, 3, 4, 6, 8)
+
+
+def _search(
+    subject: Subject, law: Law, max_examples: int, *, derandomize: bool, seed: int | None, shrink: bool = True
+) -> tuple[LawResult, int]:
+    """One search by Hypothesis, and the rows of the largest batch of the input that it ended with."""
     last: dict[str, Any] = {"probe": Probe(subject), "examples": 0}
 
     def attempt(case: Any) -> None:
@@ -49,31 +81,30 @@ def run_law(
         last["examples"] += 1
 
     search = settings(
-        max_examples=law.max_examples if max_examples is None else max_examples,
+        max_examples=max_examples,
         derandomize=derandomize and seed is None,
         database=None,
         deadline=None,
         report_multiple_bugs=False,
         print_blob=False,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
     test = search(given(law.cases(subject))(attempt))
+    status, reason, gap = "holds", "", (None, None)
     try:
         (test if seed is None else hypothesis_seed(seed)(test))()
     except Violation as violation:
-        code = listing(subject, last["probe"])
-        return LawResult(
-            law, subject, "fails", str(violation), code, violation.expected, violation.got, last["examples"]
-        )
+        status, reason, gap = "fails", str(violation), (violation.expected, violation.got)
     except SubjectError as error:
-        return LawResult(law, subject, "error", str(error), listing(subject, last["probe"]), examples=last["examples"])
+        status, reason = "error", str(error)
     except errors.Flaky:
+        status = "error"
         reason = "the same input gave different results: the estimator is not deterministic, or keeps state"
-        return LawResult(law, subject, "error", reason, listing(subject, last["probe"]), examples=last["examples"])
     except errors.Unsatisfiable:
-        return LawResult(law, subject, "not_applicable", "no generated input meets the law's conditions")
-    return LawResult(law, subject, "holds", examples=last["examples"])
+        return LawResult(law, subject, "not_applicable", "no generated input meets the law's conditions"), 0
+    code = "" if status == "holds" else listing(subject, last["probe"])
+    return LawResult(law, subject, status, reason, code, *gap, last["examples"]), last["probe"].rows
 
 
 def judge(subject: Subject, law: Law, **how: Any) -> LawResult:

@@ -31,8 +31,9 @@ TENTHS = _over(10, 30)
 THIRDS = _over(3, 12)
 OFFSET = st.sampled_from([Fraction(10**6), Fraction(10**6 + 1)])
 
-#: Flags to draw from: half of the rows valid, most of them, all of them.
-MASKS = ((True, False), (True, True, True, True, True, False), (True,))
+#: Flags to draw from: half of the rows valid, most of them, all of them, none of them.
+_SOME, _MOST = (True, False), (True, True, True, True, True, False)
+MASKS = (_SOME, _MOST, (True,), _SOME, _MOST, (True,), (False,))
 
 #: Rewards that every floating type represents, as are their small shifts and doublings.
 DYADIC = (BINARY, INTEGERS, EIGHTHS)
@@ -40,34 +41,60 @@ DYADIC = (BINARY, INTEGERS, EIGHTHS)
 ANY = (*DYADIC, TENTHS, THIRDS, OFFSET)
 
 
+#: Rollouts of a group from which on it is a large one, and of the largest; runs commonly draw 8 or 16 per prompt.
+WIDE, WIDEST = 7, 16
+
+
 @st.composite
-def group_codes(draw: st.DrawFn, ragged: bool = True, max_rows: int = 20) -> list[int]:
-    """Group codes in any row order: one to seven groups of one to five rows.
+def group_codes(draw: st.DrawFn, ragged: bool = True, max_rows: int = 20, least: int = 1) -> list[int]:
+    """Group codes in any row order: one to seven groups, most of one to five rows and some of up to `WIDEST`.
 
     A third of the batches have four groups of two rows and more. What learns from the other groups is nothing
     without: `shrinkage_js` has weight 0 beside fewer than three.
+
+    Parameters
+    ----------
+    least
+        Rows of the smallest group. Groups that do not fit into `max_rows` are cut or left out.
     """
     most = draw(st.sampled_from([3, 1, 7]))  # how many groups; a single one would be rare otherwise
+    top = min(least + 4, max_rows)
+    usual, wide = st.integers(least, top), st.integers(max(least, WIDE), max(least, WIDEST))
     if ragged:
-        least = draw(st.sampled_from([1, 2]))
-        sizes = draw(st.lists(st.integers(least, 5), min_size=1, max_size=most))
-        kind = draw(st.sampled_from(["any"] * 5 + ["ones"] + ["four"] * 3))
+        small = usual if draw(st.booleans()) else st.integers(min(max(least, 2), top), top)
+        sizes = draw(st.lists(small, min_size=1, max_size=most))
+        pair = draw(st.sampled_from([2, 3]))
+        kind = draw(st.sampled_from(["any"] * 3 + ["ones"] * 2 + ["wide"] * 2 + ["four"] * 3))
         if kind == "ones":
-            sizes = [1] * len(sizes)
+            sizes = [least] * len(sizes)
+        elif kind == "wide":
+            sizes[0] = draw(wide)
         elif kind == "four":
-            sizes += [2] * (4 - sum(size > 1 for size in sizes))
+            sizes += [max(least, pair)] * (4 - sum(size > 1 for size in sizes))
+        sizes = _fitting(sizes, max_rows, least)
     else:
-        sizes = [draw(st.integers(1, 4))] * draw(st.integers(1, min(most, 5)))
+        size = draw(st.one_of(usual, usual, wide))
+        size = min(size, max_rows)
+        sizes = [size] * draw(st.integers(1, max(1, min(most, 5, max_rows // size))))
     rows = [code for code, size in enumerate(sizes) for _ in range(size)]
-    codes = list(draw(st.permutations(rows)))
-    return codes[:max_rows] if ragged else codes
+    return list(draw(st.permutations(rows)))
+
+
+def _fitting(sizes: Sequence[int], max_rows: int, least: int) -> list[int]:
+    fitting: list[int] = []
+    for size in sizes:
+        size = min(size, max_rows - sum(fitting))
+        if size >= least:
+            fitting.append(size)
+    return fitting
 
 
 @st.composite
 def rewards_for(draw: st.DrawFn, codes: Sequence[int], styles: Sequence[SearchStrategy[Any]]) -> list[Any]:
-    """Rewards of one style; often some of the groups are constant."""
+    """Rewards of one style, sometimes without ties; often some of the groups are constant."""
     values = draw(st.sampled_from(list(styles)))
-    rewards = draw(st.lists(values, min_size=len(codes), max_size=len(codes)))
+    distinct = values in (EIGHTHS, TENTHS) and draw(st.booleans())
+    rewards = draw(st.lists(values, min_size=len(codes), max_size=len(codes), unique=distinct))
     if draw(st.booleans()):
         constant = draw(st.sets(st.sampled_from(sorted(set(codes)))))
         first = {code: rewards[codes.index(code)] for code in constant}
@@ -91,10 +118,13 @@ def batches(
     ----------
     masks
         Also draw a validity flag per row (all rows may be invalid), if the subject takes them.
+    max_rows
+        But at least one group of the smallest size that the subject takes.
     dtypes
         By default the subject's.
     """
-    codes = draw(group_codes(subject.ragged, max_rows))
+    rows = max(min(max_rows, subject.max_rows), subject.min_group)
+    codes = draw(group_codes(subject.ragged, rows, subject.min_group))
     rewards = draw(rewards_for(codes, styles))
     valid = None
     if masks and subject.masks:

@@ -122,7 +122,12 @@ class Subject:
     code
         Python that binds the name ``estimator``, put before the calls of a printed counterexample.
     render
-        Text of one call, where the outside signature is not ``estimator(rewards, group_ids, valid)``.
+        Text of one call, where the outside signature is not ``estimator(rewards, group_ids, valid)``:
+        ``render(batch, options, rewards)``, with the text of the argument that holds the rewards.
+    literal
+        Goes with `render`: ``literal(batch)`` is the text of that argument.
+    first
+        Text that picks the advantages from what the call returns, "[0]" say.
     adapter
         Goes with `render`: ``adapter(options, dtype, first)`` is the text of a function ``advantages(rewards,
         group_ids)`` around ``estimator``, as `refbase.exact.evaluate` calls it: rows grouped by prompt, rewards a list
@@ -138,6 +143,10 @@ class Subject:
         Numbers of the rewards' unit that results also depend on (a history's range), for the tolerances.
     reference
         The exact counterpart (called with Fractions), for the law that compares the two.
+    two_dimensional
+        Whether its rewards are a matrix.
+    max_rows
+        The largest batch to try, if it holds one group of the smallest size.
     min_group, min_valid
         The smallest group, and the fewest valid rows of a batch, that the estimator is defined for. Batches
         below are not tried, except where a law is about just them.
@@ -151,7 +160,9 @@ class Subject:
     numbers: str = "torch"
     options: Mapping[str, Any] = field(default_factory=dict)
     code: str = ""
-    render: Callable[[Batch, Mapping[str, Any]], str] | None = None
+    render: Callable[[Batch, Mapping[str, Any], str], str] | None = None
+    literal: Callable[[Batch], str] | None = None
+    first: str = ""
     adapter: Callable[[Mapping[str, Any], str, str], str] | None = None
     dtypes: tuple[str, ...] = ("float32", "float64")
     ragged: bool = True
@@ -159,6 +170,8 @@ class Subject:
     parts: bool = False
     context: tuple[Any, ...] = ()
     reference: Callable[..., Estimate] | None = None
+    two_dimensional: bool = False
+    max_rows: int = 20
     min_group: int = 1
     min_valid: int = 0
     memory: Memory | None = None
@@ -200,25 +213,25 @@ class Probe:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.calls: list[str] = []
+        self.rows = 0  # of the largest batch among them
         self.notes: dict[int, str] = {}  # by position among the calls
         self.listing: str | None = None  # takes the place of the calls in the report
 
     def __call__(self, batch: Batch, **options: Any) -> Answer:
         return read_answer(self.raw(batch, **options), len(batch))
 
-    def raw(self, batch: Batch, rewards: Any = None, valid: Any = None, note: str = "", **options: Any) -> Any:
+    def raw(self, batch: Batch, rewards: Any = None, valid: Any = None, shown: str = "", **options: Any) -> Any:
         """What the subject itself returns for the batch, or for stand-ins of its rewards and flags.
 
         Parameters
         ----------
-        note
-            What is special about the stand-in, for the printed call.
+        shown
+            Text of the stand-in for the rewards, for the printed call.
         """
         if len(batch) and smallest_group(batch) < self.subject.min_group:
             reject()
-        self.calls.append(self.render(batch, options))
-        if note:
-            self.notes[len(self.calls) - 1] = note
+        self.rows = max(self.rows, len(batch))
+        self.calls.append(self.render(batch, options, shown) + self.subject.first)
         rewards = self.rewards(batch) if rewards is None else rewards
         valid = self.valid(batch) if valid is None else valid
         return self.run(rewards, list(batch.group_ids), valid, **options)
@@ -286,14 +299,26 @@ class Probe:
         """The numbers that a result depends on: the rewards of valid rows, and the subject's context."""
         return [*(batch.rewards[row] for row in batch.rows), *self.subject.context]
 
-    def render(self, batch: Batch, options: Mapping[str, Any]) -> str:
+    def literal(self, batch: Batch) -> str:
+        """The argument that holds the rewards, as Python source."""
+        if self.subject.literal is not None:
+            return self.subject.literal(batch)
+        return render_rewards(batch, self.subject.numbers)
+
+    def flags(self, batch: Batch) -> str:
+        """The validity flags as Python source."""
+        flags = None if batch.valid is None else list(batch.valid)
+        return f"torch.tensor({flags})" if self.subject.numbers == "torch" and flags is not None else repr(flags)
+
+    def render(self, batch: Batch, options: Mapping[str, Any], rewards: str = "") -> str:
+        """The call as Python source, with this text for the rewards; by default they are written out."""
         options = {**self.subject.options, **options}
+        rewards = rewards or self.literal(batch)
         if self.subject.render is not None:
-            return self.subject.render(batch, options)
-        arguments = [render_rewards(batch, self.subject.numbers), repr(list(batch.group_ids))]
+            return self.subject.render(batch, options, rewards)
+        arguments = [rewards, repr(list(batch.group_ids))]
         if batch.valid is not None:
-            flags = repr(list(batch.valid))
-            arguments.append(f"valid=torch.tensor({flags})" if self.subject.numbers == "torch" else f"valid={flags}")
+            arguments.append(f"valid={self.flags(batch)}")
         arguments += [f"{key}={value!r}" for key, value in options.items()]
         return f"estimator({', '.join(arguments)})"
 

@@ -68,6 +68,9 @@ def _own_reward(probe: Probe, case: tuple[Batch, int, Any]) -> None:
     else:
         pair = batch.rewards[row] - before.advantages[row], value - after.advantages[row]
     if not close(*pair, bound):
+        if before.baseline is not None:
+            probe.calls = [f"{call}.baseline" for call in probe.calls]
+        probe.notes = {k: f"r - A of rollout {row}: {show(pair[k])}" for k in range(2)}
         message = f"the baseline of rollout {row} moved when its own reward became {show(value)}"
         raise Violation(message, show(pair[0]), show(pair[1]))
 

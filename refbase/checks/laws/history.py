@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from refbase.checks.law import Law
 from refbase.checks.laws._common import absent, require_equal, show
 from refbase.checks.laws.masks import JUNK
-from refbase.checks.strategies import DYADIC, NAMES, rewards_for
+from refbase.checks.strategies import DYADIC, NAMES, WIDE, rewards_for
 from refbase.checks.subject import (
     Answer,
     Batch,
@@ -128,8 +128,10 @@ def same_state(message: str, stream: Stream, expected: Any, got: Any) -> None:
 
 
 @st.composite
-def steps(draw: st.DrawFn, keys: Sequence[Any] = (None, "x", 7), masks: bool = True) -> Step:
-    codes = draw(st.lists(st.integers(0, 3), min_size=1, max_size=8))
+def steps(draw: st.DrawFn, keys: Sequence[Any] = (None, "x", 7), masks: bool = True, min_group: int = 1) -> Step:
+    """Up to four groups in eight rows; if groups have to be large, two in sixteen."""
+    last, most = (3, 8) if min_group < WIDE else (1, 16)
+    codes = draw(st.lists(st.integers(0, last), min_size=min_group, max_size=most))
     rewards = draw(rewards_for(codes, DYADIC))
     valid = None
     if masks and draw(st.booleans()):
@@ -140,7 +142,7 @@ def steps(draw: st.DrawFn, keys: Sequence[Any] = (None, "x", 7), masks: bool = T
 
 
 def streams(subject: Subject, least: int = 1, **how: Any) -> Any:
-    return st.lists(steps(**how), min_size=least, max_size=5)
+    return st.lists(steps(min_group=subject.min_group, **how), min_size=least, max_size=5)
 
 
 def warm_steps() -> Any:
@@ -160,7 +162,7 @@ def warm_steps() -> Any:
 def _with_past(subject: Subject) -> Any:
     """A past, often a warm one, and a step to estimate."""
     past = st.one_of(streams(subject), st.lists(warm_steps(), min_size=1, max_size=2))
-    return st.tuples(past, steps())
+    return st.tuples(past, steps(min_group=subject.min_group))
 
 
 def _needs_memory(subject: Subject) -> str | None:
@@ -381,7 +383,9 @@ def _affine_cases(subject: Subject) -> Any:
     past = st.one_of(streams(subject, masks=False), st.lists(warm_steps(), min_size=1, max_size=1))
     factors = st.sampled_from([Fraction(1), Fraction(2), Fraction(1, 4)])
     shifts = st.sampled_from([Fraction(0), Fraction(1), Fraction(-3), Fraction(1000)])
-    return st.tuples(past, steps(masks=False), factors, shifts).filter(lambda case: case[2:] != (1, 0))
+    return st.tuples(past, steps(masks=False, min_group=subject.min_group), factors, shifts).filter(
+        lambda case: case[2:] != (1, 0)
+    )
 
 
 def _predictable_cases(subject: Subject) -> Any:
@@ -430,7 +434,7 @@ LAWS = (
     _law(
         "key_local",
         "A does not change with what is recorded under other keys",
-        lambda subject: st.tuples(streams(subject), steps(), steps()),
+        lambda subject: st.tuples(streams(subject), steps(min_group=subject.min_group), steps()),
         _key_local,
     ),
     _law("affine", "b(a*r + c) = a*b(r) + c for the whole stream, a > 0", _affine_cases, _affine),
@@ -439,7 +443,7 @@ LAWS = (
         "|A| <= (range of all rewards so far) / min_scale, or <= range without a scale",
         lambda subject: st.tuples(
             st.one_of(streams(subject, masks=False), st.lists(warm_steps(), min_size=1, max_size=2)),
-            steps(masks=False),
+            steps(masks=False, min_group=subject.min_group),
         ),
         _in_range,
     ),

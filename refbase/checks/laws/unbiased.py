@@ -29,23 +29,23 @@ def _up_to_factor(probe: Probe, problem: Problem) -> None:
 
 
 def _compare(probe: Probe, problem: Problem, factors: list[Fraction], what: str) -> None:
-    report, eps = _evaluate(probe, problem)
+    report, eps, largest = _evaluate(probe, problem)
     # An error of A enters multiplied by a score, whose components are at most 1.
     values = [r for prompt in problem.prompts for r in prompt.rewards] * max(p.rollouts for p in problem.prompts)
-    bound = tolerance.algebraic([*values, *probe.subject.context], eps)
+    bound = tolerance.algebraic([*values, *probe.subject.context], eps) + 4 * len(values) * eps * largest
     for k, (expected, true) in enumerate(zip(report.expected_gradient, report.true_gradient, strict=True)):
         wanted = [factors[k] * t if eps == 0 else float(factors[k]) * t for t in true]
         if not all(tolerance.close(a, b, bound) for a, b in zip(wanted, expected, strict=True)):
             raise Violation(f"{what} of prompt {k}", show(wanted), show(list(expected)))
 
 
-def _evaluate(probe: Probe, problem: Problem) -> tuple[Report, float]:
-    """The report, and the eps of the arithmetic it was computed in."""
+def _evaluate(probe: Probe, problem: Problem) -> tuple[Report, float, float]:
+    """The report, the eps of the arithmetic it was computed in, and the largest |A|."""
     subject = probe.subject
     if min(prompt.rollouts for prompt in problem.prompts) < subject.min_group:
         reject()
     dtype = _dtype(subject)
-    eps = [0.0]
+    eps, largest = [0.0], [0.0]
 
     def call(rewards: Any, group_ids: Any) -> Any:
         given = to_tensor(rewards, dtype) if subject.numbers == "torch" else list(map(_number, rewards))
@@ -55,13 +55,14 @@ def _evaluate(probe: Probe, problem: Problem) -> tuple[Report, float]:
         if not all(map(math.isfinite, answer.advantages)):
             raise Violation("non-finite advantages for one of the outcomes", "finite numbers", show(answer.advantages))
         eps[0] = max(eps[0], answer.eps)
+        largest[0] = max([largest[0], *(abs(float(a)) for a in answer.advantages)])
         return answer.advantages
 
     def _number(value: Any) -> Any:
         return value if subject.numbers == "exact" else float(value)
 
     probe.listing = _listing(problem, subject)
-    return evaluate(problem, call, arithmetic="exact" if subject.numbers == "exact" else "float"), eps[0]
+    return evaluate(problem, call, arithmetic="exact" if subject.numbers == "exact" else "float"), eps[0], largest[0]
 
 
 def _dtype(subject: Subject) -> str:
@@ -112,14 +113,18 @@ BUDGET = 256
 
 @st.composite
 def few_prompts(draw: st.DrawFn, subject: Subject, least: int = 1) -> Problem:
-    """One to three prompts of two or three responses, in groups of unequal size where the subject takes them."""
+    """One to three prompts of two or three responses, in groups of unequal size where the subject takes them.
+
+    From groups of four on it is two responses, or there would be too many outcomes: up to eight rollouts then.
+    """
     left = BUDGET
     least = max(least, subject.min_group)
     prompts: list[Prompt] = []
-    size = draw(st.integers(least, 3))
+    most = max(least, 3)
+    size = draw(st.integers(least, most))
     for _ in range(draw(st.integers(1, 3))):
-        responses = draw(st.integers(2, 3))
-        rollouts = draw(st.integers(least, 3)) if subject.ragged else size
+        responses = draw(st.integers(2, 3 if least <= 3 else 2))
+        rollouts = draw(st.integers(least, most)) if subject.ragged else size
         if responses**rollouts > left:
             break
         left //= responses**rollouts

@@ -1,0 +1,284 @@
+"""What the search finds: large groups, rare randomness, changed arguments; and how small and telling it shows them."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import refbase
+from refbase.checks import LAWS, Subject, as_subject, run_law
+from refbase.checks.broken import BROKEN
+
+_LOO = frozenset({"shift", "scale", "zero_sum", "own_reward_independent", "unbiased", "group_local"})
+
+
+def first_six_only(rewards, group_ids, valid=None):
+    """Leave-one-out up to six rollouts of a prompt; beyond, the mean of the first six."""
+    out = refbase.rloo(rewards, group_ids, valid).advantages
+    for label in dict.fromkeys(group_ids):
+        rows = [k for k, other in enumerate(group_ids) if other == label and (valid is None or valid[k])]
+        if len(rows) > 6:
+            out[rows] = rewards[rows] - rewards[rows[:6]].mean()
+    return out
+
+
+def first_six_columns(rewards):
+    m = rewards.shape[-1]
+    if m > 6:
+        return rewards - rewards[:, :6].mean(-1, keepdim=True)
+    return (rewards - rewards.mean(-1, keepdim=True)) * (m / max(m - 1, 1))
+
+
+LARGE = {
+    "flat": Subject("first_six_only", first_six_only, _LOO, code="estimator = first_six_only"),
+    "matrix": as_subject(first_six_columns, signature="matrix", claims=_LOO),
+}
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize("law", ["zero_sum", "own_reward_independent", "unbiased", "permutation"])
+@pytest.mark.parametrize("signature", LARGE)
+def test_what_goes_wrong_from_seven_rollouts_on_is_found(signature, law, seed):
+    if (signature, law) == ("matrix", "permutation"):  # rows of a matrix are put in order by the group first seen
+        law = "zero_sum"
+    result = run_law(LARGE[signature], LAWS[law], seed=seed)
+    assert result.status == "fails", result.report()
+    assert result.subject is LARGE[signature]
+
+
+def test_large_groups_are_tried_after_small_ones_and_counted():
+    sizes = []
+
+    def watched(rewards, group_ids, valid=None):
+        sizes.append(max(map(list(group_ids).count, group_ids), default=0))
+        return refbase.rloo(rewards, group_ids, valid).advantages
+
+    law = LAWS["zero_sum"]
+    result = run_law(Subject("watched", watched, _LOO), law)
+    assert result.holds
+    assert result.examples == len(sizes) == 80
+    assert min(sizes[60:]) >= 7
+    assert min(sizes[:60]) == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("mistake", "law", "rows"),
+    [
+        ("whole_batch_mean", "zero_sum", 3),  # a group of two and a lone rollout
+        ("whole_batch_mean", "group_local", 2),
+        ("first_rollout_only", "permutation", 2),
+        ("own_reward_in_the_mean", "own_reward_independent", 1),
+        ("masked_rows_vote", "masked_absent", 2),
+        ("divides_although_told_not_to", "scale", 2),
+    ],
+)
+def test_a_counterexample_has_the_fewest_rows_whatever_the_seed(mistake, law, rows, seed):
+    result = run_law(BROKEN[mistake].subject, LAWS[law], seed=seed)
+    assert result.status == "fails"
+    shown = [found.count(",") + 1 for found in re.findall(r"tensor\(\[([-\d., ]*)\], dtype", result.code)]
+    assert max(shown) == rows, result.report()
+
+
+def test_a_crash_does_not_take_the_place_of_wrong_numbers():
+    def crashes_alone(rewards, group_ids, valid=None):
+        if len(rewards) == 1:
+            raise IndexError("one rollout")
+        return rewards
+
+    result = run_law(Subject("crashes_alone", crashes_alone, frozenset({"zero_sum"})), LAWS["zero_sum"], seed=1)
+    first = "error" if result.status == "error" else "fails"
+    assert ("IndexError" in result.reason) == (first == "error")
+
+
+def test_what_is_random_once_in_fifty_calls_is_found():
+    """Also with the generators that Hypothesis sets back before every input."""
+
+    def noisy(draw):
+        return lambda rewards, group_ids, valid=None: rewards + (1 if draw() < 0.02 else 0)
+
+    for draw in (random.random, np.random.random):
+        for seed in (None, 1, 2):
+            result = run_law(Subject("noisy", noisy(draw)), LAWS["deterministic"], seed=seed)
+            assert result.status in ("fails", "error")
+
+
+# --- changed arguments --------------------------------------------------------------------------------------
+
+
+def tensor_in_place(rewards, group_ids):
+    rewards -= rewards.mean()
+    return rewards.clone()
+
+
+def array_in_place(rewards, group_ids):
+    rewards -= rewards.mean()
+    return rewards.copy()
+
+
+def list_in_place(rewards, group_ids):
+    rewards[0] = rewards[0] + 1
+    return list(rewards)
+
+
+def tensor_matrix_in_place(rewards):
+    return tensor_in_place(rewards, None)
+
+
+def array_matrix_in_place(rewards):
+    return array_in_place(rewards, None)
+
+
+def list_matrix_in_place(rewards):
+    rewards[0][0] = rewards[0][0] + 1
+    return [list(row) for row in rewards]
+
+
+def verl_in_place(token_level_rewards, response_mask, index, config=None):
+    token_level_rewards += 1
+    return token_level_rewards.clone() * response_mask, token_level_rewards.clone() * response_mask
+
+
+def flags_in_place(rewards, group_ids, valid=None):
+    if valid is not None:
+        valid[:] = torch.ones_like(valid)
+    return rewards * 0
+
+
+HERE = {
+    "flat torch": as_subject(tensor_in_place),
+    "flat numpy": as_subject(array_in_place, arrays="numpy"),
+    "flat float": as_subject(list_in_place, arrays="float"),
+    "flat exact": as_subject(list_in_place, arrays="exact"),
+    "matrix torch": as_subject(tensor_matrix_in_place, signature="matrix"),
+    "matrix numpy": as_subject(array_matrix_in_place, signature="matrix", arrays="numpy"),
+    "matrix float": as_subject(list_matrix_in_place, signature="matrix", arrays="float"),
+    "verl": as_subject(verl_in_place, signature="verl"),
+    "flags": as_subject(flags_in_place),
+}
+
+
+def pasted(result, subject, capsys):
+    """What the printed counterexample prints, for a subject defined in this module."""
+    code = re.sub(r"^from \S*test_search import (\w+) as estimator$", r"estimator = \1", result.code, flags=re.M)
+    exec(compile(code, "counterexample", "exec"), dict(globals()))
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", HERE)
+def test_a_changed_argument_is_found_and_shown(kind, capsys):
+    result = run_law(HERE[kind], LAWS["inputs_untouched"])
+    assert result.status == "fails", result.report()
+    name = "valid" if kind == "flags" else "rewards"
+    assert f"changed its argument `{name}`" in result.reason
+    before = re.search(rf"^{name} = (.*)$", result.code, flags=re.M)[1]
+    printed = pasted(result, HERE[kind], capsys).strip()
+    unchanged = str(eval(before, dict(globals()), {"Fraction": __import__("fractions").Fraction}))
+    assert printed
+    assert printed != unchanged
+
+
+# --- counterexamples that show what is wrong ----------------------------------------------------------------
+
+
+def attached(rewards, group_ids):
+    return rewards * 2
+
+
+def attached_matrix(rewards):
+    return rewards * 2
+
+
+def attached_verl(token_level_rewards, response_mask, index, config=None):
+    advantages = token_level_rewards.sum(-1, keepdim=True) * response_mask
+    return advantages, advantages.clone()
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        as_subject(attached),
+        as_subject(attached_matrix, signature="matrix"),
+        as_subject(attached_verl, signature="verl"),
+    ],
+    ids=["flat", "matrix", "verl"],
+)
+def test_the_graph_is_seen_in_what_the_counterexample_prints(subject, capsys):
+    result = run_law(subject, LAWS["no_graph"])
+    assert result.status == "fails"
+    assert "grad_fn=" in pasted(result, subject, capsys)
+
+
+def reads_storage(rewards, group_ids):
+    return torch.empty(0, dtype=rewards.dtype).set_(rewards.untyped_storage())[: len(rewards)].clone()
+
+
+def reads_storage_matrix(rewards):
+    whole = torch.empty(0, dtype=rewards.dtype).set_(rewards.untyped_storage())
+    return whole[: rewards.numel()].reshape(rewards.shape).clone()
+
+
+def reads_storage_verl(token_level_rewards, response_mask, index, config=None):
+    returns = reads_storage_matrix(token_level_rewards).sum(-1, keepdim=True) * response_mask
+    return returns, returns.clone()
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        as_subject(reads_storage),
+        as_subject(reads_storage_matrix, signature="matrix"),
+        as_subject(reads_storage_verl, signature="verl"),
+    ],
+    ids=["flat", "matrix", "verl"],
+)
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+def test_a_view_that_is_misread_is_found_and_its_counterexample_prints_two_results(subject, seed, capsys):
+    result = run_law(subject, LAWS["strided"], seed=seed)
+    assert result.status == "fails"
+    lines = pasted(result, subject, capsys).strip()
+    half = len(lines.splitlines()) // 2
+    assert half
+    assert lines.splitlines()[:half] != lines.splitlines()[half:]
+
+
+def shared_pair(rewards, group_ids):
+    out = rewards * 0
+    return out, out
+
+
+def its_own_argument(rewards, group_ids):
+    return rewards
+
+
+def shared_in_verl(token_level_rewards, response_mask, index, config=None):
+    out = token_level_rewards * 0
+    return out, out
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [as_subject(shared_pair), as_subject(its_own_argument), as_subject(shared_in_verl, signature="verl")],
+    ids=["pair", "argument", "verl"],
+)
+def test_shared_memory_is_seen_in_what_the_counterexample_prints(subject, capsys):
+    result = run_law(subject, LAWS["own_storage"])
+    assert result.status == "fails"
+    assert pasted(result, subject, capsys).strip() == "True"
+
+
+def test_a_baseline_that_moved_is_printed_or_noted(capsys):
+    parts = replace(BROKEN["own_group_in_the_spread"].subject)
+    result = run_law(parts, LAWS["own_reward_independent"])
+    assert result.code.count(".baseline)") == 2
+    exec(compile(result.code, "counterexample", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "tensor" in printed
+    result = run_law(BROKEN["own_reward_in_the_mean"].subject, LAWS["own_reward_independent"])
+    noted = re.findall(r"# r - A of rollout \d+: (\S+)", result.code)
+    assert noted == [str(result.expected), str(result.got)]
