@@ -29,6 +29,8 @@ class Law:
         ``check(probe, case)``; raises `Violation` where the law does not hold.
     needs
         Why the law has no meaning for a subject (no masks in its signature, say), or None.
+    sized
+        Whether `Subject.max_rows` bounds its inputs.
     """
 
     id: str
@@ -38,6 +40,7 @@ class Law:
     check: Callable[[Probe, Any], None]
     needs: Callable[[Subject], str | None] = lambda subject: None
     max_examples: int = 60
+    sized: bool = True
 
 
 @dataclass(frozen=True)

@@ -51,19 +51,21 @@ def test_what_goes_wrong_from_seven_rollouts_on_is_found(signature, law, seed):
     assert result.subject is LARGE[signature]
 
 
-def test_large_groups_are_tried_after_small_ones_and_counted():
-    sizes = []
+def test_all_batches_are_tried_then_small_ones_then_large_groups():
+    sizes, rows = [], []
 
     def watched(rewards, group_ids, valid=None):
         sizes.append(max(map(list(group_ids).count, group_ids), default=0))
+        rows.append(len(rewards))
         return refbase.rloo(rewards, group_ids, valid).advantages
 
     law = LAWS["zero_sum"]
     result = run_law(Subject("watched", watched, _LOO), law)
     assert result.holds
-    assert result.examples == len(sizes) == 80
-    assert min(sizes[60:]) >= 7
-    assert min(sizes[:60]) == 1
+    assert result.examples == len(sizes) == 60 + 30 + 20
+    assert (min(sizes[:60]), max(sizes[:60])) == (1, 16)
+    assert max(rows[60:90]) == 4
+    assert min(sizes[90:]) >= 7
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -372,7 +372,7 @@ _HISTORY = frozenset({"history"})
 
 
 def _law(id: str, statement: str, cases: Any, check: Any, needs: Any = _needs_floats, examples: int = 20) -> Law:
-    return Law(f"history_{id}", statement, _HISTORY, cases, check, needs, examples)
+    return Law(f"history_{id}", statement, _HISTORY, cases, check, needs, examples, sized=False)
 
 
 def _stream_and_number(subject: Subject) -> Any:

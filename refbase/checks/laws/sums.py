@@ -87,6 +87,7 @@ LAWS = (
         constant_groups,
         _constant_zero,
         max_examples=200,  # float32 means are off for one size and value in ten
+        sized=False,
     ),
     Law(
         "constant_batch",
@@ -95,5 +96,6 @@ LAWS = (
         _constant_batch_cases,
         _constant_batch,
         max_examples=100,
+        sized=False,
     ),
 )

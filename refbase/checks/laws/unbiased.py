@@ -167,6 +167,7 @@ LAWS = (
         problems,
         _unbiased,
         max_examples=25,
+        sized=False,
     ),
     Law(
         "unbiased_up_to_factor",
@@ -175,5 +176,6 @@ LAWS = (
         lambda subject: problems(subject, least=2),
         _up_to_factor,
         max_examples=25,
+        sized=False,
     ),
 )
