@@ -421,7 +421,7 @@ def test_integers_of_numpy_are_refused_as_data(field):
         field, (data, field)
     )
     place[name] = np.int64(place[name])
-    with pytest.raises(refbase.InputTypeError, match="must be an? (integer|number)"):
+    with pytest.raises(refbase.InputTypeError, match=r"must be an? (integer|number)"):
         HistoryState.from_dict(data)
 
 
