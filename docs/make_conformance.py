@@ -99,7 +99,9 @@ REMARKS: Mapping[str, str] = {
 }
 
 
-def search(only: Sequence[str], claimed_only: bool = False, quiet: bool = False) -> dict[str, dict[str, LawResult]]:
+def search(
+    only: Sequence[str], *, claimed_only: bool = False, quiet: bool = False, shrink: bool = True
+) -> dict[str, dict[str, LawResult]]:
     """Results by estimator and law; of ours, only the claimed laws."""
     found: dict[str, dict[str, LawResult]] = {}
     for name in (*VERL, *OURS):
@@ -110,7 +112,7 @@ def search(only: Sequence[str], claimed_only: bool = False, quiet: bool = False)
         laws = [law for law in LAWS.values() if not law.id.startswith("history_") or subject.memory is not None]
         if claimed_only or name in OURS:
             laws = [law for law in laws if law.traits <= subject.claims]
-        found[name] = {law.id: judge(subject, law) for law in laws}
+        found[name] = {law.id: judge(subject, law, shrink=shrink) for law in laws}
         if not quiet:
             print(f"{name}: {len(laws)} laws, {time.perf_counter() - start:.0f} s", file=sys.stderr)
     for name, other in PAIRS:

@@ -21,6 +21,7 @@ def run_law(
     max_examples: int | None = None,
     derandomize: bool = True,
     seed: int | None = None,
+    shrink: bool = True,
 ) -> LawResult:
     """Search for an input on which the law fails, and shrink it.
 
@@ -35,6 +36,8 @@ def run_law(
         Try the same inputs at every run. Turn it off to search further.
     seed
         Try the inputs of this seed, the same at every run, instead.
+    shrink
+        Look for a small counterexample, which takes most of the time where a law fails. Turn it off for the verdict.
 
     Examples
     --------
@@ -57,6 +60,8 @@ def run_law(
         found, rows = _search(domain, law, most, shrink=False, **how)
         examples += found.examples
         if found.status in ("fails", "error"):
+            if not shrink:
+                return replace(found, subject=subject)
             return _smallest(subject, law, (domain, most), found.status, rows if law.sized else 0, **how)
         if domain is subject:
             first = found

@@ -61,7 +61,7 @@ def group_codes(draw: st.DrawFn, ragged: bool = True, max_rows: int = 20, least:
     top = min(least + 4, max_rows)
     usual, wide = st.integers(least, top), st.integers(max(least, WIDE), max(least, WIDEST))
     if ragged:
-        small = usual if draw(st.booleans()) else st.integers(min(max(least, 2), top), top)
+        small = st.integers(min(max(least, 2), top), top) if draw(st.booleans()) else usual
         sizes = draw(st.lists(small, min_size=1, max_size=most))
         pair = draw(st.sampled_from([2, 3]))
         kind = draw(st.sampled_from(["any"] * 3 + ["ones"] * 2 + ["wide"] * 2 + ["four"] * 3))

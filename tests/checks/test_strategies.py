@@ -14,7 +14,7 @@ from refbase.checks.strategies import LABEL_POOLS, batches, relabelled, reordere
 
 SUBJECT = Subject("any", call=lambda rewards, group_ids, valid=None: rewards)
 MATRIX = Subject("matrix", call=SUBJECT.call, ragged=False, masks=False)
-QUICK = settings(max_examples=400, derandomize=True, database=None)
+QUICK = settings(max_examples=2000, derandomize=True, database=None)
 
 
 def sizes(batch):

@@ -100,15 +100,25 @@ def _scale_invariant(probe: Probe, case: tuple[Batch, Fraction]) -> None:
     before, after = probe(batch), probe(scaled)
     rows = [row for row in batch.rows if row not in without_baseline(batch, before)]
     largest = max((abs(a) for a in before.advantages), default=0)
-    # s*r / (s*sigma + eps) differs from r / (sigma + eps) by a relative eps/sigma or eps/(s*sigma), and
-    # sigma >= 1/(8*sqrt(2N)).
-    eps = float(probe.subject.options.get("eps", 1e-4)) * 8 * (2 * len(batch)) ** 0.5 / min(1.0, float(s))
+    # s*r / (s*sigma + eps) differs from r / (sigma + eps) by a relative eps/sigma or eps/(s*sigma).
+    eps = float(probe.subject.options.get("eps", 1e-4)) / _least_deviation(batch) / min(1.0, float(s))
     bound = 2 * probe.bound(batch, before, after) + eps * float(largest)
     require_equal(f"A({_power(s)} * r)", before.advantages, after.advantages, bound, rows)
 
 
+def _least_deviation(batch: Batch) -> float:
+    """Of the deviations of a group and of the whole batch, whichever of them an estimator divides by."""
+    squares = []
+    for rows in (*batch.groups.values(), batch.rows):
+        values = [batch.rewards[row] for row in rows]
+        mean = sum(values, Fraction(0)) / max(len(values), 1)
+        squares.append(sum(((value - mean) ** 2 for value in values), Fraction(0)))
+    least = min((total for total in squares if total), default=Fraction(1))
+    return float(least / max(len(batch), 1)) ** 0.5
+
+
 def _scale_invariant_cases(subject: Subject) -> Any:
-    factors = [Fraction(2), Fraction(256), Fraction(1, 4), Fraction(1, 1024)]
+    factors = [Fraction(2) ** power for power in (-10, -14, -2, 1, 8)]  # searches dwell on the first
     return st.tuples(batches(subject, styles=DYADIC), st.sampled_from(factors))
 
 
