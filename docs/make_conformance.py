@@ -95,7 +95,8 @@ REMARKS: Mapping[str, str] = {
     "shift": "A group of one keeps its raw reward, which moves with the offset, and whitening then moves all rows.",
     "scale_invariant": "A group of one keeps its raw reward among standardised ones, so its share depends on the unit "
     "of the rewards.",
-    "zero_sum": "Where rejected rows count in the mean, the remaining ones do not sum to 0.",
+    "zero_sum": "Where rejected rows count in the mean, the remaining ones do not sum to 0. Without masks, a group of "
+    "equal rewards is enough where [`constant_zero`](#constant_zero) fails by more than rounding.",
 }
 
 

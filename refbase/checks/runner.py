@@ -76,12 +76,14 @@ SMALL = (1, 2, 3, 4, 6, 8)
 
 def _smallest(subject: Subject, law: Law, where: tuple[Subject, int], status: str, rows: int, **how: Any) -> LawResult:
     """A counterexample of few rows, or else the shrunk one of the search that found one of so many rows."""
+    domain, tries = where
     for most in SMALL:
         if most < rows:
-            small, _ = _search(replace(subject, max_rows=most), law, 2 * where[1], **how)
+            near = domain if most >= domain.min_group else subject  # what large groups showed, one of them may show
+            small, _ = _search(replace(near, max_rows=most), law, 2 * tries, **how)
             if small.status == status:
                 return replace(small, subject=subject)
-    return replace(_search(where[0], law, where[1], **how)[0], subject=subject)
+    return replace(_search(domain, law, tries, **how)[0], subject=subject)
 
 
 def _search(
