@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         "--max-examples",
         type=_positive,
         metavar="N",
-        help="inputs to try per law, then half as many small and a third as many large",
+        help="inputs to try per law",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--list", action="store_true", help="list laws, traits and known estimators")

@@ -30,7 +30,7 @@ class Law:
     needs
         Why the law has no meaning for a subject (no masks in its signature, say), or None.
     sized
-        Whether `Subject.max_rows` bounds its inputs.
+        Whether its inputs are those of `strategies.batches`, which keep to the subject's ``max_rows`` and ``several``.
     """
 
     id: str

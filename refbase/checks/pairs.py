@@ -55,7 +55,7 @@ def run_same_as(subject: Subject, other: Subject, **how: Any) -> LawResult:
         "same_as",
         f"gives the advantages of {other.name}",
         frozenset(),
-        lambda _: batches(_common(subject, other), masks=True),
+        lambda domain: batches(_common(domain, other), masks=True),
         check,
     )
     result = run_law(subject, law, **how)

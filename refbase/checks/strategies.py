@@ -46,16 +46,17 @@ WIDE, WIDEST = 7, 16
 
 
 @st.composite
-def group_codes(draw: st.DrawFn, ragged: bool = True, max_rows: int = 20, least: int = 1) -> list[int]:
+def group_codes(
+    draw: st.DrawFn, ragged: bool = True, max_rows: int = 20, least: int = 1, several: int = 1
+) -> list[int]:
     """Group codes in any row order: one to seven groups, most of one to five rows and some of up to `WIDEST`.
-
-    A third of the batches have four groups of two rows and more. What learns from the other groups is nothing
-    without: `shrinkage_js` has weight 0 beside fewer than three.
 
     Parameters
     ----------
     least
         Rows of the smallest group. Groups that do not fit into `max_rows` are cut or left out.
+    several
+        Groups of two rows and more that there are at least, if more than one and if they fit.
     """
     most = draw(st.sampled_from([3, 1, 7]))  # how many groups; a single one would be rare otherwise
     top = min(least + 4, max_rows)
@@ -63,19 +64,21 @@ def group_codes(draw: st.DrawFn, ragged: bool = True, max_rows: int = 20, least:
     if ragged:
         small = st.integers(min(max(least, 2), top), top) if draw(st.booleans()) else usual
         sizes = draw(st.lists(small, min_size=1, max_size=most))
-        pair = draw(st.sampled_from([2, 3]))
-        kind = draw(st.sampled_from(["any"] * 3 + ["ones"] * 2 + ["wide"] * 2 + ["four"] * 3))
-        if kind == "ones":
-            sizes = [least] * len(sizes)
-        elif kind == "wide":
-            sizes[0] = draw(wide)
-        elif kind == "four":
-            sizes += [max(least, pair)] * (4 - sum(size > 1 for size in sizes))
+        if several > 1:
+            pair = max(least, draw(st.sampled_from([3, 2])))
+            sizes = [pair] * several + sizes
+        else:
+            kind = draw(st.sampled_from(["any"] * 3 + ["ones"] * 2 + ["wide"]))
+            if kind == "ones":
+                sizes = [least] * len(sizes)
+            elif kind == "wide":
+                sizes[0] = draw(wide)
         sizes = _fitting(sizes, max_rows, least)
     else:
         size = draw(st.one_of(usual, usual, wide))
         size = min(size, max_rows)
-        sizes = [size] * draw(st.integers(1, max(1, min(most, 5, max_rows // size))))
+        fitting = max(1, max_rows // size)
+        sizes = [size] * draw(st.integers(min(several, fitting), min(max(most, several), max(5, several), fitting)))
     rows = [code for code, size in enumerate(sizes) for _ in range(size)]
     return list(draw(st.permutations(rows)))
 
@@ -124,7 +127,7 @@ def batches(
         By default the subject's.
     """
     rows = max(min(max_rows, subject.max_rows), subject.min_group)
-    codes = draw(group_codes(subject.ragged, rows, subject.min_group))
+    codes = draw(group_codes(subject.ragged, rows, subject.min_group, subject.several))
     rewards = draw(rewards_for(codes, styles))
     valid = None
     if masks and subject.masks:

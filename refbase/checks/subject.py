@@ -147,6 +147,8 @@ class Subject:
         Whether its rewards are a matrix.
     max_rows
         The largest batch to try, if it holds one group of the smallest size.
+    several
+        If more than 1, groups of two rollouts and more that a batch should have at least.
     min_group, min_valid
         The smallest group, and the fewest valid rows of a batch, that the estimator is defined for. Batches
         below are not tried, except where a law is about just them.
@@ -172,6 +174,7 @@ class Subject:
     reference: Callable[..., Estimate] | None = None
     two_dimensional: bool = False
     max_rows: int = 20
+    several: int = 1
     min_group: int = 1
     min_valid: int = 0
     memory: Memory | None = None

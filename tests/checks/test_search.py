@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -51,22 +52,52 @@ def test_what_goes_wrong_from_seven_rollouts_on_is_found(signature, law, seed):
     assert result.subject is LARGE[signature]
 
 
-def test_all_batches_are_tried_then_small_ones_then_large_groups():
-    sizes, rows = [], []
+@pytest.mark.parametrize("tries", [60, 1])
+def test_all_batches_are_tried_then_several_groups_then_large_ones(tries):
+    calls = []
 
     def watched(rewards, group_ids, valid=None):
-        sizes.append(max(map(list(group_ids).count, group_ids), default=0))
-        rows.append(len(rewards))
+        calls.append(sorted(Counter(group_ids).values()))
         return refbase.rloo(rewards, group_ids, valid).advantages
 
-    law = LAWS["zero_sum"]
-    result = run_law(Subject("watched", watched, _LOO), law)
+    result = run_law(Subject("watched", watched, _LOO), LAWS["zero_sum"], max_examples=tries)
     assert result.holds
-    assert result.examples == len(sizes) == 60 + 30 + 20
-    assert min(sizes[:60]) == 1
-    assert max(sizes[:60]) >= 7
-    assert max(rows[60:90]) == 4
-    assert min(sizes[90:]) >= 7
+    each = max(tries // 5, 1)
+    assert result.examples == len(calls) == 3 * tries // 5 + 2 * each + (tries == 1)
+    assert all(len([size for size in sizes if size > 1]) >= 4 for sizes in calls[-2 * each : -each])
+    assert all(sizes[0] >= 7 for sizes in calls[-each:])
+    if tries > 1:
+        assert {sizes[-1] > 6 for sizes in calls[: -2 * each]} == {True, False}
+
+
+def test_what_is_not_found_again_is_not_forgotten():
+    calls = []
+
+    def once(rewards, group_ids, valid=None):
+        calls.append(rewards)
+        if len(calls) == 5:
+            raise RuntimeError("only now")
+        return refbase.rloo(rewards, group_ids, valid).advantages
+
+    for how in ({}, {"derandomize": False}, {"shrink": False}):
+        calls.clear()
+        result = run_law(Subject("once", once, _LOO), LAWS["zero_sum"], **how)
+        assert result.status == "error"
+        assert "not deterministic" in result.reason
+
+
+def test_every_law_has_inputs_of_its_own():
+    drawn = {}
+
+    def watched(rewards, group_ids, valid=None):
+        calls.append(tuple(rewards))
+        return refbase.rloo(rewards, group_ids, valid).advantages
+
+    for law in ("zero_sum", "group_local", "finite"):
+        calls = []
+        run_law(Subject("watched", watched, _LOO, numbers="exact", masks=False), LAWS[law], max_examples=20)
+        drawn[law] = tuple(calls)
+    assert len(set(drawn.values())) == 3
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -218,7 +249,8 @@ def test_the_graph_is_seen_in_what_the_counterexample_prints(subject, capsys):
 
 
 def reads_storage(rewards, group_ids):
-    return torch.empty(0, dtype=rewards.dtype).set_(rewards.untyped_storage())[: len(rewards)].clone()
+    whole = torch.empty(0, dtype=rewards.dtype).set_(rewards.untyped_storage())
+    return whole.repeat(len(rewards))[: len(rewards)]
 
 
 def reads_storage_matrix(rewards):
