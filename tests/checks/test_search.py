@@ -47,7 +47,7 @@ LARGE = {
 def test_what_goes_wrong_from_seven_rollouts_on_is_found(signature, law, seed):
     if (signature, law) == ("matrix", "permutation"):  # rows of a matrix are put in order by the group first seen
         law = "zero_sum"
-    result = run_law(LARGE[signature], LAWS[law], seed=seed)
+    result = run_law(LARGE[signature], LAWS[law], seed=seed, shrink=seed is None)
     assert result.status == "fails", result.report()
     assert result.subject is LARGE[signature]
 
@@ -100,7 +100,7 @@ def test_every_law_has_inputs_of_its_own():
     assert len(set(drawn.values())) == 3
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("mistake", "law", "rows"),
     [

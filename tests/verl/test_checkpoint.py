@@ -54,7 +54,7 @@ def saved(tmp_path):
 # -- killed and resumed ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("estimator", ["bvblend", "bvblend_eb", "shrinkage_history"])
+@pytest.mark.parametrize("estimator", ["bvblend", "shrinkage_history"])
 def test_killed_after_a_checkpoint_and_resumed_as_if_nothing_had_been(tmp_path, estimator):
     def run(*arguments):
         command = [sys.executable, memory_job.__file__, str(tmp_path / "killed"), "8", "--estimator", estimator]
