@@ -43,6 +43,8 @@ ANY = (*DYADIC, TENTHS, THIRDS, OFFSET)
 
 #: Rollouts of a group from which on it is a large one, and of the largest; runs commonly draw 8 or 16 per prompt.
 WIDE, WIDEST = 7, 16
+#: Groups of a batch at most.
+MOST = 7
 
 
 @st.composite
@@ -58,7 +60,7 @@ def group_codes(
     several
         Groups of two rows and more that there are at least, if more than one and if they fit.
     """
-    most = draw(st.sampled_from([3, 1, 7]))  # how many groups; a single one would be rare otherwise
+    most = draw(st.sampled_from([3, 1, MOST]))  # how many groups; a single one would be rare otherwise
     top = min(least + 4, max_rows)
     usual, wide = st.integers(least, top), st.integers(max(least, WIDE), max(least, WIDEST))
     if ragged:
@@ -66,7 +68,7 @@ def group_codes(
         sizes = draw(st.lists(small, min_size=1, max_size=most))
         if several > 1:
             pair = max(least, draw(st.sampled_from([3, 2])))
-            sizes = [pair] * several + sizes
+            sizes = [pair] * several + sizes[: max(MOST - several, 0)]
         else:
             kind = draw(st.sampled_from(["any"] * 3 + ["ones"] * 2 + ["wide"]))
             if kind == "ones":

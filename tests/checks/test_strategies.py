@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import find, given, seed, settings
 from refbase.checks import LAWS, Subject
 from refbase.checks.laws import history, sums, unbiased
 from refbase.checks.runner import domains
-from refbase.checks.strategies import LABEL_POOLS, batches, relabelled, reordered
+from refbase.checks.strategies import LABEL_POOLS, MOST, batches, relabelled, reordered
 
 SUBJECT = Subject("any", call=lambda rewards, group_ids, valid=None: rewards)
 MATRIX = Subject("matrix", call=SUBJECT.call, ragged=False, masks=False)
@@ -97,6 +98,22 @@ def test_the_regions_are_common_enough(masks, regions):
             seed(number)(how(given(batches(domain, masks=masks))(count)))()
     rare = {region: seen[region] for region in regions if seen[region] * 60 < drawn}
     assert not rare, (rare, drawn)
+
+
+@pytest.mark.parametrize("subject", [SUBJECT, MATRIX], ids=["ragged", "equal"])
+@pytest.mark.parametrize("several", [1, 4])
+@pytest.mark.parametrize("least", [1, 2, 7])
+def test_no_batch_has_more_groups_or_rows_than_were_asked_for(subject, several, least):
+    """A law that gives each group a label of its own has labels for so many."""
+
+    @settings(max_examples=100, derandomize=True, database=None, deadline=None)
+    @given(batches(replace(subject, several=several, min_group=least)))
+    def check(batch):
+        assert len(batch.groups) <= MOST <= min(map(len, LABEL_POOLS.values()))
+        assert len(batch) <= 20
+        assert sizes(batch)[0] >= least
+
+    check()
 
 
 def test_what_batches_shrink_to():

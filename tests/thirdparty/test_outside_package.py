@@ -84,7 +84,7 @@ def test_a_crash_is_no_expected_failure(author):
     for law in ("permutation", "deterministic"):
         assert f"FAILED test_crash.py::test_conformance[acme_rl.advantages:needs_two-{law}]" in out
         assert f"PASSED test_crash.py::test_in_its_domain[acme_rl.advantages:needs_two-{law}]" in out
-        assert out.count(f"if that is the known defect, put '{law}' into expected_errors") == 1
+        assert f"if that is the known defect, put '{law}' into expected_errors" in out
     assert "say so with min_group=2" in out
     assert "XFAIL test_crash.py::test_in_its_domain[acme_rl.advantages:needs_two-whole_numbers]" in out
 
