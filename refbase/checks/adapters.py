@@ -29,7 +29,7 @@ import numpy as np
 
 from refbase.catalog import CATALOG, TRAITS, lookup
 from refbase.checks.catalogue import catalogue_subject
-from refbase.checks.subject import Batch, Probe, Subject, SubjectError, render_rewards
+from refbase.checks.subject import Batch, Probe, Subject, SubjectError, render_labels, render_rewards
 from refbase.validate import InputError, InputTypeError, check_integer, closest, reject_type, unknown_name
 
 SIGNATURES = ("flat", "matrix", "verl")
@@ -349,7 +349,7 @@ def _flat_subject(
         return f"np.array({text})" if arrays == "numpy" else text
 
     def render(batch: Batch, settings: Mapping[str, Any], rewards: str) -> str:
-        arguments = [rewards, repr(list(batch.group_ids))]
+        arguments = [rewards, render_labels(batch.group_ids)]
         if batch.valid is not None:
             flags = repr(list(batch.valid))
             arguments.append(f"valid=torch.tensor({flags})" if arrays == "torch" else f"valid={flags}")
@@ -604,9 +604,9 @@ def _verl_subject(
     def render(batch: Batch, settings: Mapping[str, Any], rewards: str) -> str:
         masked = [batch.valid is not None and not flag for flag in (batch.valid or [True] * len(batch))]
         mask = ", ".join("[0, 0, 0]" if flag else "[1, 1, 0]" for flag in masked)
-        labels = f"np.fromiter({list(batch.group_ids)!r}, dtype=object)"
+        labels = f"np.fromiter({render_labels(batch.group_ids)}, dtype=object)"
         if not any(isinstance(label, (tuple, list)) for label in batch.group_ids):
-            labels = f"np.array({list(batch.group_ids)!r}, dtype=object)"
+            labels = f"np.array({render_labels(batch.group_ids)}, dtype=object)"
         lines = [
             f"token_level_rewards={rewards}",
             f"response_mask=torch.tensor([{mask}])",

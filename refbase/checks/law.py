@@ -56,6 +56,8 @@ class LawResult:
         Of a failure, an error or a law that does not apply.
     code
         The counterexample as Python to paste.
+    masked
+        The counterexample has masked rows.
     only_masked
         The law holds on batches without masked rows (known to `judge` only).
     """
@@ -68,6 +70,7 @@ class LawResult:
     expected: Any = None
     got: Any = None
     examples: int = 0
+    masked: bool = False
     only_masked: bool = False
 
     @property

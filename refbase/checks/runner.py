@@ -138,7 +138,8 @@ def _search(
     except errors.Unsatisfiable:
         return LawResult(law, subject, "not_applicable", "no generated input meets the law's conditions"), 0
     code = "" if status == "holds" else listing(subject, last["probe"])
-    return LawResult(law, subject, status, reason, code, *gap, last["examples"]), last["probe"].rows
+    probe = last["probe"]
+    return LawResult(law, subject, status, reason, code, *gap, last["examples"], probe.masked), probe.rows
 
 
 def judge(subject: Subject, law: Law, **how: Any) -> LawResult:
@@ -154,7 +155,7 @@ def judge(subject: Subject, law: Law, **how: Any) -> LawResult:
         plain = run_law(unmasked, law, **how)
         if plain.status in ("fails", "error"):
             result, without_masks = replace(plain, subject=subject), True
-        elif plain.holds:
+        elif plain.holds and result.masked:
             result = replace(result, reason=f"{result.reason} ({ONLY_MASKED})", only_masked=True)
     if result.status != "error":
         return result

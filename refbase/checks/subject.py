@@ -217,6 +217,7 @@ class Probe:
         self.subject = subject
         self.calls: list[str] = []
         self.rows = 0  # of the largest batch among them
+        self.masked = False  # whether one of them had masked rows
         self.notes: dict[int, str] = {}  # by position among the calls
         self.listing: str | None = None  # takes the place of the calls in the report
 
@@ -234,6 +235,7 @@ class Probe:
         if len(batch) and smallest_group(batch) < self.subject.min_group:
             reject()
         self.rows = max(self.rows, len(batch))
+        self.masked = self.masked or len(batch.rows) < len(batch)
         self.calls.append(self.render(batch, options, shown) + self.subject.first)
         rewards = self.rewards(batch) if rewards is None else rewards
         valid = self.valid(batch) if valid is None else valid
@@ -319,7 +321,7 @@ class Probe:
         rewards = rewards or self.literal(batch)
         if self.subject.render is not None:
             return self.subject.render(batch, options, rewards)
-        arguments = [rewards, repr(list(batch.group_ids))]
+        arguments = [rewards, render_labels(batch.group_ids)]
         if batch.valid is not None:
             arguments.append(f"valid={self.flags(batch)}")
         arguments += [f"{key}={value!r}" for key, value in options.items()]
@@ -359,6 +361,11 @@ def render_number(value: Any) -> str:
     if isinstance(value, float) and not np.isfinite(value):
         return f'float("{value}")'
     return repr(value)
+
+
+def render_labels(labels: Sequence[Hashable]) -> str:
+    """The labels as a list to paste."""
+    return f"[{', '.join('float(' + repr('nan') + ')' if label != label else repr(label) for label in labels)}]"
 
 
 def read_answer(result: Any, n_rows: int) -> Answer:

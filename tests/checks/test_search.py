@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import refbase
-from refbase.checks import LAWS, Subject, as_subject, run_law
+from refbase.checks import LAWS, Batch, Probe, Subject, as_subject, judge, run_law
 from refbase.checks.broken import BROKEN
 
 _LOO = frozenset({"shift", "scale", "zero_sum", "own_reward_independent", "unbiased", "group_local"})
@@ -317,3 +317,44 @@ def test_a_baseline_that_moved_is_printed_or_noted(capsys):
     result = run_law(BROKEN["own_reward_in_the_mean"].subject, LAWS["own_reward_independent"])
     noted = re.findall(r"# r - A of rollout \d+: (\S+)", result.code)
     assert noted == [str(result.expected), str(result.got)]
+
+
+def test_groups_too_large_to_enumerate():
+    subject = Subject("nine", refbase.rloo, _LOO, min_group=9)
+    assert run_law(subject, LAWS["unbiased"]).status == "not_applicable"
+    assert run_law(replace(subject, min_group=8), LAWS["unbiased"], max_examples=1).holds
+
+
+def test_an_eps_that_is_no_number_is_left_to_the_estimator():
+    subject = Subject("auto", lambda r, g, v=None, eps=None: refbase.grpo(r, g, v).advantages, options={"eps": None})
+    assert run_law(subject, LAWS["scale_invariant"]).holds
+
+
+@pytest.mark.parametrize("law", ["permutation", "group_local"])
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_rounding_of_equal_rewards_is_not_called_order_or_locality(law, seed):
+    def plain_grpo(rewards, group_ids, valid=None):
+        out = torch.zeros_like(rewards)
+        for label in dict.fromkeys(group_ids):
+            rows = [k for k, other in enumerate(group_ids) if other == label and (valid is None or valid[k])]
+            if len(rows) > 1:
+                out[rows] = (rewards[rows] - rewards[rows].mean()) / (rewards[rows].std() + 1e-6)
+        return out
+
+    assert run_law(Subject("plain_grpo", plain_grpo), LAWS[law], seed=seed).holds
+
+
+def test_masks_are_not_blamed_for_a_counterexample_without_masked_rows():
+    def unlucky(rewards, group_ids, valid=None):
+        return rewards * 0 + (1.0 if valid is not None else 0.0)  # with flags, all of them true or not
+
+    result = judge(Subject("flags", unlucky, frozenset({"zero_sum"})), LAWS["zero_sum"])
+    assert result.status == "fails"
+    assert (result.masked, result.only_masked) == (False, False)
+
+
+@pytest.mark.parametrize("how", [{}, {"signature": "verl"}, {"arrays": "numpy"}], ids=str)
+def test_labels_that_are_not_numbers_can_be_pasted(how):
+    subject = as_subject(lambda *a, **b: None, **how)
+    code = Probe(subject).render(Batch((0,), (float("nan"),)), {}, "x")
+    assert "float('nan')" in code

@@ -159,6 +159,10 @@ def problems(subject: Subject, least: int = 1) -> Any:
     return few if subject.min_group > 2 else st.one_of(few, many_prompts(subject, least))
 
 
+def _enumerable(subject: Subject) -> str | None:
+    return "its smallest group has too many outcomes to enumerate" if 2**subject.min_group > BUDGET else None
+
+
 LAWS = (
     Law(
         "unbiased",
@@ -166,6 +170,7 @@ LAWS = (
         frozenset({"unbiased"}),
         problems,
         _unbiased,
+        _enumerable,
         max_examples=25,
         sized=False,
     ),
@@ -175,6 +180,7 @@ LAWS = (
         frozenset({"unbiased_up_to_factor"}),
         lambda subject: problems(subject, least=2),
         _up_to_factor,
+        _enumerable,
         max_examples=25,
         sized=False,
     ),
