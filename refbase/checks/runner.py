@@ -87,8 +87,8 @@ def domains(subject: Subject, law: Law, tries: int) -> list[tuple[Subject, int]]
     return [(domain, -(-tries * share // total)) for domain, share in shares]
 
 
-#: Groups of two rows and more: one and three others.
-SEVERAL = 4
+#: Groups of two rows and more: one, three others, and one that may lose its rows to a mask.
+SEVERAL = 5
 #: Rows of the largest batch, in the order in which a smaller counterexample is looked for.
 SMALL = (1, 2, 3, 4, 6, 8)
 
