@@ -91,12 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--same-as", metavar="OTHER", help="also compare its advantages with another estimator's")
     parser.add_argument("--laws", metavar="A,B", help="run these laws only")
     parser.add_argument("--seed", type=int, help="try other inputs, the same ones for the same seed")
-    parser.add_argument(
-        "--max-examples",
-        type=_positive,
-        metavar="N",
-        help="inputs to try per law",
-    )
+    parser.add_argument("--max-examples", type=_positive, metavar="N", help="inputs to try per law")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--list", action="store_true", help="list laws, traits and known estimators")
     return parser
