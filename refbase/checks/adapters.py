@@ -342,6 +342,7 @@ def _flat_subject(
         result = function(given, group_ids, **flags, **settings)
         if arrays == "numpy":
             rewards[:] = given.tolist()  # a change of the array is passed on to the caller, who looks for one
+            return rewards if result is given else result
         return result
 
     def literal(batch: Batch) -> str:

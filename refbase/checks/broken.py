@@ -84,11 +84,6 @@ def _centred(values: Any) -> Any:
     return (exact - exact[:1]) - (exact - exact[:1]).mean()
 
 
-def _leave_one_out(values: Any) -> Any:
-    m = len(values)
-    return values.double() if m == 1 else _centred(values) * m / (m - 1)
-
-
 # --- groups -------------------------------------------------------------------------------------------
 
 

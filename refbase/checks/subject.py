@@ -224,8 +224,16 @@ class Probe:
     def __call__(self, batch: Batch, **options: Any) -> Answer:
         return read_answer(self.raw(batch, **options), len(batch))
 
-    def raw(self, batch: Batch, rewards: Any = None, valid: Any = None, shown: str = "", **options: Any) -> Any:
-        """What the subject itself returns for the batch, or for stand-ins of its rewards and flags.
+    def raw(
+        self,
+        batch: Batch,
+        rewards: Any = None,
+        valid: Any = None,
+        group_ids: list[Hashable] | None = None,
+        shown: str = "",
+        **options: Any,
+    ) -> Any:
+        """What the subject itself returns for the batch, or for stand-ins of its rewards, flags and labels.
 
         Parameters
         ----------
@@ -239,7 +247,8 @@ class Probe:
         self.calls.append(self.render(batch, options, shown) + self.subject.first)
         rewards = self.rewards(batch) if rewards is None else rewards
         valid = self.valid(batch) if valid is None else valid
-        return self.run(rewards, list(batch.group_ids), valid, **options)
+        group_ids = list(batch.group_ids) if group_ids is None else group_ids
+        return self.run(rewards, group_ids, valid, **options)
 
     def run(self, rewards: Any, group_ids: Any, valid: Any = None, **options: Any) -> Any:
         """The bare call with the subject's options; any exception becomes a `SubjectError`."""

@@ -187,6 +187,11 @@ def flags_in_place(rewards, group_ids, valid=None):
     return rewards * 0
 
 
+def labels_in_place(rewards, group_ids):
+    group_ids.sort()
+    return rewards * 0
+
+
 HERE = {
     "flat torch": as_subject(tensor_in_place),
     "flat numpy": as_subject(array_in_place, arrays="numpy"),
@@ -197,6 +202,7 @@ HERE = {
     "matrix float": as_subject(list_matrix_in_place, signature="matrix", arrays="float"),
     "verl": as_subject(verl_in_place, signature="verl"),
     "flags": as_subject(flags_in_place),
+    "labels": as_subject(labels_in_place),
 }
 
 
@@ -211,7 +217,7 @@ def pasted(result, subject, capsys):
 def test_a_changed_argument_is_found_and_shown(kind, capsys):
     result = run_law(HERE[kind], LAWS["inputs_untouched"])
     assert result.status == "fails", result.report()
-    name = "valid" if kind == "flags" else "rewards"
+    name = {"flags": "valid", "labels": "group_ids"}.get(kind, "rewards")
     assert f"changed its argument `{name}`" in result.reason
     before = re.search(rf"^{name} = (.*)$", result.code, flags=re.M)[1]
     printed = pasted(result, HERE[kind], capsys).strip()
@@ -290,6 +296,11 @@ def shared_pair(rewards, group_ids):
     return out, out
 
 
+def a_view_of_it(rewards, group_ids):
+    out = rewards * 0
+    return out, out[::-1]
+
+
 def its_own_argument(rewards, group_ids):
     return rewards
 
@@ -301,8 +312,14 @@ def shared_in_verl(token_level_rewards, response_mask, index, config=None):
 
 @pytest.mark.parametrize(
     "subject",
-    [as_subject(shared_pair), as_subject(its_own_argument), as_subject(shared_in_verl, signature="verl")],
-    ids=["pair", "argument", "verl"],
+    [
+        as_subject(shared_pair),
+        as_subject(its_own_argument),
+        as_subject(its_own_argument, arrays="numpy"),
+        as_subject(a_view_of_it, arrays="numpy"),
+        as_subject(shared_in_verl, signature="verl"),
+    ],
+    ids=["pair", "argument", "numpy argument", "numpy view", "verl"],
 )
 def test_shared_memory_is_seen_in_what_the_counterexample_prints(subject, capsys):
     result = run_law(subject, LAWS["own_storage"])
@@ -320,6 +337,52 @@ def test_a_baseline_that_moved_is_printed_or_noted(capsys):
     result = run_law(BROKEN["own_reward_in_the_mean"].subject, LAWS["own_reward_independent"])
     noted = re.findall(r"# r - A of rollout \d+: (\S+)", result.code)
     assert noted == [str(result.expected), str(result.got)]
+
+
+def beyond_its_target(rewards, group_ids, valid=None):
+    """James and Stein's blend without the positive part: where it shrinks at all, by more than the whole."""
+    good = refbase.shrinkage(rewards, group_ids, valid)
+    weight = torch.where(good.weight > 0, 2 - good.weight, good.weight)
+    both = good.local.isfinite() & good.target.isfinite()
+    weight = torch.where(both, weight, good.weight)
+    baseline = torch.where(both, good.local + weight * (good.target - good.local), good.baseline)
+    return replace(good, baseline=baseline, weight=weight, advantages=good.advantages + good.baseline - baseline)
+
+
+def kept(rewards, valid):
+    return torch.ones(len(rewards), dtype=torch.bool) if valid is None else valid
+
+
+def nothing_for_one(rewards, group_ids, valid=None):
+    """A group of one has no leave-one-out mean, and gets no baseline in place of the target."""
+    good = refbase.shrinkage(rewards, group_ids, valid)
+    alone = good.local.isnan() & kept(rewards, valid)
+    return replace(
+        good, baseline=good.baseline.masked_fill(alone, 0), advantages=good.advantages.where(~alone, rewards)
+    )
+
+
+def something_from_nothing(rewards, group_ids, valid=None):
+    """A baseline where neither the prompt nor the others say anything."""
+    good = refbase.shrinkage(rewards, group_ids, valid)
+    neither = good.local.isnan() & good.target.isnan() & kept(rewards, valid)
+    return replace(good, baseline=good.baseline.masked_fill(neither, 1), advantages=good.advantages - 1.0 * neither)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "reason"),
+    [
+        (beyond_its_target, "weight of rollout"),
+        (nothing_for_one, "local = nan"),
+        (something_from_nothing, "local = nan, target = nan"),
+    ],
+)
+def test_each_clause_of_a_blend_is_checked(estimator, reason):
+    subject = as_subject(estimator)
+    assert run_law(replace(subject, parts=True), LAWS["baseline_identity"]).holds
+    result = run_law(replace(subject, parts=True), LAWS["convex_weight"])
+    assert result.status == "fails"
+    assert reason in result.reason
 
 
 def test_groups_too_large_to_enumerate():

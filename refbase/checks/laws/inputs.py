@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from refbase.checks.law import Law
 from refbase.checks.laws._common import needs_torch, require_equal, show
 from refbase.checks.strategies import BINARY, INTEGERS, batches
-from refbase.checks.subject import Batch, Probe, Subject, SubjectError, Violation, read_answer
+from refbase.checks.subject import Batch, Probe, Subject, SubjectError, Violation, read_answer, render_labels
 from refbase.estimate import Estimate
 from refbase.validate import is_tensor
 
@@ -146,14 +147,27 @@ def _strided(probe: Probe, case: tuple[Batch, str]) -> None:
 
 
 def _untouched(probe: Probe, batch: Batch) -> None:
-    rewards, valid = probe.rewards(batch), probe.valid(batch)
-    probe.raw(batch, rewards, valid)
+    rewards, valid, group_ids = probe.rewards(batch), probe.valid(batch), list(batch.group_ids)
+    probe.raw(batch, rewards, valid, group_ids)
     fresh = probe.rewards(batch), probe.valid(batch)
     for name, before, after in zip(("rewards", "valid"), fresh, (rewards, valid), strict=True):
         same = bool((before == after).all()) if is_tensor(before) else before == after
         if not same:
             probe.listing = "\n".join([*_named(probe, batch), f"print({name})"])
             raise Violation(f"the call changed its argument `{name}`", before, after)
+    if not _same_labels(group_ids, batch.group_ids):
+        labels = render_labels(batch.group_ids)
+        *before, call = _named(probe, batch)
+        call = call.replace(labels, "group_ids", 1)
+        probe.listing = "\n".join([f"group_ids = {labels}", *before, call, "print(group_ids)"])
+        raise Violation("the call changed its argument `group_ids`", list(batch.group_ids), group_ids)
+
+
+def _same_labels(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Also in type, and a label that is not equal to itself is the same one."""
+    if len(a) != len(b):
+        return False
+    return all(x is y or (type(x) is type(y) and x == y) for x, y in zip(a, b, strict=True))
 
 
 def _own_storage(probe: Probe, batch: Batch) -> None:
@@ -163,11 +177,20 @@ def _own_storage(probe: Probe, batch: Batch) -> None:
     for name, value in {"the rewards given": rewards, "the flags given": valid, **_outputs(result)}.items():
         if value is None:
             continue
-        place = value.untyped_storage().data_ptr() if is_tensor(value) else id(value)
+        place = _place(value)
         if place in seen:
             probe.listing = "\n".join([*_named(probe, batch), _compared(result, seen[place], name)])
             raise Violation("two results share memory", "storage of its own", f"{name} and {seen[place]} are one")
         seen[place] = name
+
+
+def _place(value: Any) -> int:
+    """Where an array's memory begins; a list is its own."""
+    if is_tensor(value):
+        return int(value.untyped_storage().data_ptr())
+    while isinstance(value, np.ndarray) and value.base is not None:
+        value = value.base
+    return id(value)
 
 
 def _named(probe: Probe, batch: Batch) -> list[str]:
@@ -190,6 +213,8 @@ def _compared(result: Any, *names: str) -> str:
     a, b = (places[name] for name in names)
     if is_tensor(result) or any(is_tensor(value) for value in _outputs(result).values()):
         return f"print({a}.untyped_storage().data_ptr() == {b}.untyped_storage().data_ptr())"
+    if any(isinstance(value, np.ndarray) for value in _outputs(result).values()):
+        return f"print(np.shares_memory({a}, {b}))"
     return f"print({a} is {b})"
 
 
