@@ -89,7 +89,7 @@ def as_subject(
     ----------
     estimator
         A function; ``"package.module:function"``; ``"verl:rloo"`` for an estimator registered in verl;
-        ``"refbase:shrinkage"`` for one of this library; or a `Subject`, returned as it is.
+        ``"refbase:shrinkage"`` for one of this library; or a `Subject`, returned as it is, without further arguments.
     signature
         How it is called: "flat", "matrix" or "verl". Names of verl and refbase bring their own.
     claims
@@ -107,7 +107,7 @@ def as_subject(
     ------
     InputError
         An unknown name, signature, kind of arrays or claim; a number out of range; an option that the estimator does
-        not take, or that looks like a misspelt argument of this function.
+        not take, or that looks like a misspelt argument of this function; any argument besides a `Subject`.
     InputTypeError
         Something that is no function, claims that are no list, a number that is none.
 
@@ -125,6 +125,20 @@ def as_subject(
     claims = None if claims is None else check_traits(claims)
     if isinstance(estimator, Subject):
         check_spelling(options)
+        given = {
+            "signature": signature != "flat",
+            "claims": claims is not None,
+            "arrays": arrays != "torch",
+            "name": name is not None,
+            "min_group": min_group != 1,
+            "min_valid": min_valid != 0,
+            **dict.fromkeys(options, True),
+        }
+        for key in filter(given.get, given):
+            raise InputError(
+                f"refbase.checks: `{key}` is for functions and names; {estimator.name} is a Subject and has its own. "
+                "Give it when the subject is made, or change it with dataclasses.replace."
+            )
         return estimator
     if signature not in SIGNATURES:
         raise unknown_name("refbase.checks", "signature", signature, SIGNATURES)

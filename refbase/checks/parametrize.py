@@ -107,7 +107,7 @@ def parametrize_with_checks(
     max_examples, seed
         As for `run_law`.
     how
-        signature, claims, arrays, ... as for `as_subject`, for every estimator in the list.
+        signature, claims, arrays, ... as for `as_subject`, for every estimator in the list; none with subjects in it.
 
     Raises
     ------

@@ -269,6 +269,16 @@ def test_bad_names(target, how, error, message):
         as_subject(target, **how)
 
 
+@pytest.mark.parametrize(
+    "how",
+    [{"claims": []}, {"signature": "matrix"}, {"arrays": "float"}, {"name": "mine"}, {"min_group": 2}, {"share": 1}],
+)
+def test_nothing_is_said_of_a_subject_in_vain(how):
+    subject = as_subject("toys:flat")
+    with pytest.raises(InputError, match=f"`{next(iter(how))}` is for functions and names; toys:flat is a Subject"):
+        as_subject(subject, **how)
+
+
 def test_options_that_are_meant():
     """What the estimator names itself, whatever it resembles, and what it takes unnamed."""
 
