@@ -146,13 +146,23 @@ def reordered(batch: Batch) -> SearchStrategy[tuple[Batch, list[int]]]:
     return st.permutations(range(len(batch))).map(lambda order: (batch, list(order)))
 
 
-#: Pools of labels that public code has confused: numeric-looking strings, ints, tuples, None, mixtures.
+_TEXT = "What is 2 + 2?"
+
+#: Pools of labels that public code has confused (numeric-looking strings, ints, tuples, None, mixtures), or that
+#: are one after cutting, stripping or folding: prompts themselves are labels, too.
 LABEL_POOLS: dict[str, tuple[Any, ...]] = {
     "strings": ("a", "b", "c", "d", "e", "f", "g", "h", ""),
     "digits": ("7", "007", "07", "7.0", "+7", "7 ", "٧", "0x7", "1e0"),
     "ints": (7, -7, 0, 2**40, -(2**40), 3, 10**6, 12, -1),
     "tuples": ((1, 2), (12,), ("1", "2"), (), (1, "2"), ((1,), 2), ("a",), (0,), (None,)),
     "mixed": (None, 1, "1", (1,), "None", 1.5, "1.5", b"1", frozenset({1})),
+    "texts": (
+        _TEXT,
+        _TEXT.lower(),
+        _TEXT.upper(),
+        *(_TEXT.replace("?", end) for end in ("", "? ", "?\n", "??", "？", "?\0")),
+    ),
+    "prefixes": tuple(f"{'Think step by step. ' * 4}{_TEXT[:-2]}{k}?" for k in range(9)),
     "uuids": tuple(f"3f2b8c1e-{k:04d}-4c1d-9e0f-0a1b2c3d4e5f" for k in range(9)),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import unicodedata
 from collections import Counter
 from dataclasses import replace
 
@@ -337,6 +338,27 @@ def test_a_baseline_that_moved_is_printed_or_noted(capsys):
     result = run_law(BROKEN["own_reward_in_the_mean"].subject, LAWS["own_reward_independent"])
     noted = re.findall(r"# r - A of rollout \d+: (\S+)", result.code)
     assert noted == [str(result.expected), str(result.got)]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda label: label[:32],
+        lambda label: label[:64],
+        lambda label: label.strip(),
+        lambda label: label.casefold(),
+        lambda label: unicodedata.normalize("NFKC", label),
+        lambda label: label.rstrip("\0"),
+        lambda label: label[:8],
+        lambda label: label[-12:],
+    ],
+    ids=["first 32", "first 64", "strip", "casefold", "NFKC", "NUL", "uuid's first 8", "uuid's last 12"],
+)
+def test_labels_that_become_one_when_read_are_found(read):
+    def call(rewards, group_ids, valid=None):
+        return refbase.rloo(rewards, [read(g) if isinstance(g, str) else g for g in group_ids], valid).advantages
+
+    assert run_law(Subject("reader", call), LAWS["relabel"], shrink=False).status == "fails"
 
 
 def beyond_its_target(rewards, group_ids, valid=None):
