@@ -284,7 +284,7 @@ def check_squarable(where: str, rows: Rows) -> None:
     )
     if largest > SQUARABLE or 0 < largest < 1 / SQUARABLE:
         requirement = f"have a largest magnitude between {1 / SQUARABLE:g} and {SQUARABLE:g} as floats"
-        remedy = "Pass Fractions or a torch tensor, which have no such limit, or rescale."
+        remedy = "Pass Fractions, or a torch tensor, which is rescaled by its largest number, or rescale."
         reject(where, "rewards", requirement, f"{largest!r} at rollout {row}", remedy)
 
 

@@ -15,6 +15,11 @@ from typing import Any
 
 from .task import REWARD_FILE
 
+#: In the script that a run leaves behind.
+OVERWRITES = (
+    "# Run as it is, this writes over what it is found beside: change the paths of metrics and checkpoints first."
+)
+
 #: All that the plug-in registers, then verl's own of the same formulas, with what each needs beyond
 #: `algorithm.adv_estimator`.
 ESTIMATORS: Mapping[str, tuple[str, ...]] = {
@@ -139,7 +144,7 @@ def run(job: Job, progress: Callable[[dict[str, Any]], None] = lambda record: No
     from verl_ext.cpu.run import die_with_parent
 
     job.folder.mkdir(parents=True, exist_ok=True)
-    (job.folder / "command.sh").write_text(f"#!/bin/sh\n{job.script()}\n")
+    (job.folder / "command.sh").write_text(f"#!/bin/sh\n{OVERWRITES}\n{job.script()}\n")
     seen = 0
     with job.log.open("wb") as log:
         process = subprocess.Popen(

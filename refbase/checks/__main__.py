@@ -1,16 +1,18 @@
 """``python -m refbase.checks ESTIMATOR``: which laws does an estimator keep?
 
-Exit status: 0 when all claimed laws hold, those that bind every estimator among them, 1 when some do not, 2 when the
-command itself is wrong.
+Exit status: 0 when all claimed laws hold, those that bind every estimator among them, 1 when some do not or when a
+trait in --claims could not be checked, 2 when the command itself is wrong or the estimator cannot be imported.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -59,13 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         laws = _chosen(args.laws)
     except (InputError, InputTypeError) as error:
         parser.error(str(error))
-    trouble = first_trouble(subject)
+    except Exception:  # in a module of the user's: its traceback says more than a message of ours
+        traceback.print_exc()
+        return 2
+    # What an estimator prints is not part of the object.
+    with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
+        trouble = first_trouble(subject)
+        if trouble is None:
+            verdicts = Verdicts(subject, list(_run(subject, other, laws, args)), strict=claims is not None)
+            verdicts = replace(verdicts, hint=larger_groups(subject, MIN_GROUP, verdicts.broken))
     if trouble is not None:
         _report_trouble(subject, trouble, args.json)
         return 1
-    results = list(_run(subject, other, laws, args))
-    verdicts = Verdicts(subject, results)
-    verdicts = replace(verdicts, hint=larger_groups(subject, MIN_GROUP, verdicts.broken))
     if args.json:
         print(as_json(verdicts, seed=args.seed, max_examples=args.max_examples))
     else:

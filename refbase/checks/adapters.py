@@ -22,6 +22,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -144,6 +145,11 @@ def as_subject(
         raise unknown_name("refbase.checks", "signature", signature, SIGNATURES)
     if arrays not in ARRAYS:
         raise unknown_name("refbase.checks", "kind of arrays", arrays, ARRAYS)
+    if arrays == "torch" and find_spec("torch") is None:
+        raise InputError(
+            "refbase.checks: arrays 'torch', the default, need torch, which is not installed. "
+            "Install it, or say arrays 'numpy', 'float' or 'exact'."
+        )
     if isinstance(estimator, str):
         package, _, function = estimator.partition(":")
         if package in ("refbase", "verl"):
@@ -251,6 +257,8 @@ def load(target: str) -> Any:
         if module_name != missing and not module_name.startswith(f"{missing}."):
             raise  # the module is there and imports something that is not
         raise InputError(f"refbase.checks: no module named {missing!r} (while loading {target!r})") from None
+    except SystemExit as error:  # a script without a guard must not end the checks as if all were well
+        raise InputError(f"refbase.checks: {module_name!r} exits when it is imported ({error.code})") from None
     for part in path.split("."):
         if not hasattr(found, part):
             functions = [key for key, value in vars(found).items() if callable(value) and not key.startswith("_")]
@@ -443,6 +451,8 @@ def _matrix_subject(
             with torch.no_grad():  # a change of the matrix is passed on to the caller, who looks for one
                 if not _same(rewards[order], given):
                     rewards[order] = given
+            if result is given:
+                return rewards
             out = result.new_zeros(len(group_ids))
             out[order] = result
             return out
@@ -451,6 +461,8 @@ def _matrix_subject(
             result = function(given, **settings)
             _check_shape(result, rows)
             _scatter(given.tolist(), rows, rewards)
+            if result is given:
+                return rewards
             out = np.zeros(len(group_ids), dtype=result.dtype)
             out[np.array(rows)] = result
             return out
@@ -595,6 +607,8 @@ def _verl_subject(
             mask[~valid] = 0
         columns = [torch.zeros_like(rewards), rewards, torch.zeros_like(rewards)]
         token_rewards = torch.stack(columns, dim=-1) if rewards.is_contiguous() else torch.stack(columns).T
+        if not rewards.requires_grad:  # the caller, who looks at them later, sees what is changed or returned
+            rewards.set_(token_rewards[:, 1])
         index = np.fromiter(group_ids, dtype=object, count=n)
         given = token_rewards.detach().clone(), mask.clone(), index.copy()
         extra = {"reward_baselines": torch.full((n,), GREEDY_REWARD, dtype=floating(rewards))} if greedy else {}
@@ -605,9 +619,8 @@ def _verl_subject(
             config=verl_config(**settings),
             **extra,
         )
-        if not _same(token_rewards, given[0]):  # pass a change of the inputs on to the caller, who looks for one
-            with torch.no_grad():
-                rewards.copy_(token_rewards[:, 1])
+        if _same(token_rewards[:, 1], given[0][:, 1]) and not _same(token_rewards, given[0]):
+            raise SubjectError("changed its token_level_rewards in place, where they hold no reward")
         if not _same(mask, given[1]) or list(index) != list(given[2]):
             raise SubjectError("changed its response_mask or index in place")
         return _per_row(result, mask)

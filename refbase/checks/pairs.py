@@ -88,4 +88,5 @@ def _common(a: Subject, b: Subject) -> Subject:
         masks=a.masks and b.masks,
         dtypes=tuple(kind for kind in a.dtypes if kind in b.dtypes) or a.dtypes,
         min_group=max(a.min_group, b.min_group),
+        min_valid=max(a.min_valid, b.min_valid),
     )

@@ -23,11 +23,14 @@ class Verdicts:
     ----------
     hint
         What may explain many of the results at once.
+    strict
+        Whether every trait in the subject's claims should be checkable, which those of the catalogue are not always.
     """
 
     subject: Subject
     results: Sequence[LawResult]
     hint: str | None = None
+    strict: bool = False
 
     @property
     def broken(self) -> list[LawResult]:
@@ -45,12 +48,22 @@ class Verdicts:
 
     @property
     def exit_code(self) -> int:
-        return 1 if self.broken or self.unchecked else 0
+        return 1 if self.broken or self.unchecked or (self.strict and self.open) else 0
 
     @property
     def unchecked(self) -> bool:
         """Whether something is claimed and none of it could be checked."""
         return not self.kept and not self.broken and any(r.claimed for r in self.results)
+
+    @property
+    def open(self) -> dict[str, str]:
+        """Claimed traits of which no law could be checked, with what stood in the way."""
+        found: dict[str, str] = {}
+        for trait in sorted(self.subject.claims):
+            own = [r for r in self.results if r.claimed and trait in r.law.traits]
+            if own and all(r.status == "not_applicable" for r in own):
+                found[trait] = own[0].reason
+        return found
 
     @property
     def outside(self) -> list[LawResult]:
@@ -73,6 +86,9 @@ class Verdicts:
             lines = [f"{self.subject.name}: all {total} claimed laws hold."]
         else:
             lines = [f"{self.subject.name}: none of these laws is claimed."]
+        if self.open and not self.unchecked:
+            reasons = "; ".join(f"{trait} ({reason})" for trait, reason in self.open.items())
+            lines.append(f"Claimed, and could not be checked: {reasons}.")
         if self.hint is not None:
             lines.append(self.hint)
         if not self.subject.claims:
@@ -103,7 +119,7 @@ def as_json(verdicts: Verdicts, **extra: Any) -> str:
     ]
     claims = sorted(verdicts.subject.claims)
     record = {"estimator": verdicts.subject.name, "claims": claims, "exit_code": verdicts.exit_code}
-    return json.dumps({**record, "hint": verdicts.hint, "laws": laws, **extra}, indent=2)
+    return json.dumps({**record, "open": verdicts.open, "hint": verdicts.hint, "laws": laws, **extra}, indent=2)
 
 
 def _text(value: Any) -> str | None:

@@ -81,8 +81,9 @@ def domains(subject: Subject, law: Law, tries: int) -> list[tuple[Subject, int]]
     shares = [(subject, 3)]
     if law.sized:
         shares.append((replace(subject, several=SEVERAL), 1))
-    if subject.min_group < WIDE:
-        shares.append((replace(subject, min_group=WIDE), 1))
+    large = WIDE if law.sized else 4  # what bounds sizes itself stops early, or goes from small to large
+    if subject.min_group < large:
+        shares.append((replace(subject, min_group=large), 1))
     total = sum(share for _, share in shares)
     return [(domain, -(-tries * share // total)) for domain, share in shares]
 

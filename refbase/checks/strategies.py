@@ -44,14 +44,14 @@ ANY = (*DYADIC, TENTHS, THIRDS, OFFSET)
 #: Rollouts of a group from which on it is a large one, and of the largest; runs commonly draw 8 or 16 per prompt.
 WIDE, WIDEST = 7, 16
 #: Groups of a batch at most.
-MOST = 7
+MOST = 9
 
 
 @st.composite
 def group_codes(
     draw: st.DrawFn, ragged: bool = True, max_rows: int = 20, least: int = 1, several: int = 1
 ) -> list[int]:
-    """Group codes in any row order: one to seven groups, most of one to five rows and some of up to `WIDEST`.
+    """Group codes in any row order: up to `MOST` groups, most of one to five rows and some of up to `WIDEST`.
 
     Parameters
     ----------
@@ -68,7 +68,8 @@ def group_codes(
         sizes = draw(st.lists(small, min_size=1, max_size=most))
         if several > 1:
             pair = max(least, draw(st.sampled_from([3, 2])))
-            sizes = [pair] * several + sizes[: max(MOST - several, 0)]
+            count = draw(st.integers(several, max(MOST, several)))
+            sizes = [pair] * count + sizes[: max(MOST - count, 0)]
         else:
             kind = draw(st.sampled_from(["any"] * 3 + ["ones"] * 2 + ["wide"]))
             if kind == "ones":
@@ -96,14 +97,18 @@ def _fitting(sizes: Sequence[int], max_rows: int, least: int) -> list[int]:
 
 @st.composite
 def rewards_for(draw: st.DrawFn, codes: Sequence[int], styles: Sequence[SearchStrategy[Any]]) -> list[Any]:
-    """Rewards of one style, sometimes without ties; often some of the groups are constant."""
+    """Rewards of one style, sometimes without ties; often some of the groups are constant, or are but for one row."""
     values = draw(st.sampled_from(list(styles)))
     distinct = values in (EIGHTHS, TENTHS) and draw(st.booleans())
     rewards = draw(st.lists(values, min_size=len(codes), max_size=len(codes), unique=distinct))
-    if draw(st.booleans()):
-        constant = draw(st.sets(st.sampled_from(sorted(set(codes)))))
-        first = {code: rewards[codes.index(code)] for code in constant}
-        rewards = [first.get(code, reward) for code, reward in zip(codes, rewards, strict=True)]
+    kind = draw(st.sampled_from(["any", "constant", "any", "constant", "lone"]))
+    if kind != "any":
+        for code in draw(st.sets(st.sampled_from(sorted(set(codes))))) or set(codes):
+            rows = [row for row, other in enumerate(codes) if other == code]
+            # One success in m, say: the largest deviation that m rewards can have.
+            same = rows[:1] + rows[2:] if kind == "lone" else rows
+            for row in same:
+                rewards[row] = rewards[same[0]]
     return rewards
 
 
@@ -153,7 +158,7 @@ _TEXT = "What is 2 + 2?"
 LABEL_POOLS: dict[str, tuple[Any, ...]] = {
     "strings": ("a", "b", "c", "d", "e", "f", "g", "h", ""),
     "digits": ("7", "007", "07", "7.0", "+7", "7 ", "٧", "0x7", "1e0"),
-    "ints": (7, -7, 0, 2**40, -(2**40), 3, 10**6, 12, -1),
+    "ints": (7, -7, 0, 2**40, 2**53, 2**53 + 1, -(2**40), 12, -1),
     "tuples": ((1, 2), (12,), ("1", "2"), (), (1, "2"), ((1,), 2), ("a",), (0,), (None,)),
     "mixed": (None, 1, "1", (1,), "None", 1.5, "1.5", b"1", frozenset({1})),
     "texts": (
@@ -167,11 +172,13 @@ LABEL_POOLS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@st.composite
-def relabelled(draw: st.DrawFn, batch: Batch) -> Batch:
-    """The same grouping under other labels, drawn from one of `LABEL_POOLS`."""
+def relabelled(batch: Batch) -> SearchStrategy[list[Batch]]:
+    """The same grouping under labels from each of `LABEL_POOLS`."""
     names = sorted(set(batch.group_ids), key=str)
-    pool = LABEL_POOLS[draw(st.sampled_from(list(LABEL_POOLS)))]
-    chosen = draw(st.lists(st.sampled_from(pool), min_size=len(names), max_size=len(names), unique_by=repr))
-    new = dict(zip(names, chosen, strict=True))
-    return replace(batch, group_ids=tuple(new[name] for name in batch.group_ids))
+    places = st.lists(st.integers(0, MOST - 1), min_size=len(names), max_size=len(names), unique=True)
+
+    def renamed(chosen: list[int], pool: tuple[Any, ...]) -> Batch:
+        new = {name: pool[place] for name, place in zip(names, chosen, strict=True)}
+        return replace(batch, group_ids=tuple(new[name] for name in batch.group_ids))
+
+    return places.map(lambda chosen: [renamed(chosen, pool) for pool in LABEL_POOLS.values()])

@@ -417,7 +417,16 @@ def _read(name: str, values: Any, n_rows: int) -> list[Any] | None:
                 f"returned {name} that hold {value!r} of type {type(value).__name__} at rollout {row}; "
                 "real numbers were expected"
             )
-    return [Fraction(v) if isinstance(v, int) else v for v in listed]
+    return list(map(_plain, listed))
+
+
+def _plain(value: Any) -> Any:
+    """A Fraction, a float or None from a number of any kind."""
+    if is_tensor(value) or isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, int):
+        return Fraction(value)
+    return float(value) if isinstance(value, np.floating) else value  # .item() leaves a longdouble as it is
 
 
 def _is_number(value: Any) -> bool:
@@ -425,10 +434,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _eps(values: Any) -> float:
+    """The precision of the type that numbers came in, at most that of the floats which they are read as."""
     if is_tensor(values):
         import torch
 
         return torch.finfo(values.dtype).eps if values.dtype.is_floating_point else 0.0
-    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
-        return float(np.finfo(values.dtype).eps)
-    return float(np.finfo(float).eps) if any(isinstance(v, float) for v in values) else 0.0
+    if isinstance(values, (np.ndarray, np.generic)):
+        kind: Any = values.dtype
+        return float(max(np.finfo(kind).eps, np.finfo(float).eps)) if kind.kind == "f" else 0.0
+    if isinstance(values, (list, tuple)):
+        return max(map(_eps, values), default=0.0)
+    return float(np.finfo(float).eps) if isinstance(values, float) else 0.0

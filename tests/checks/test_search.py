@@ -13,9 +13,10 @@ import pytest
 import torch
 
 import refbase
-from refbase.checks import LAWS, Batch, Probe, Subject, as_subject, judge, run_law
+from refbase.checks import LAWS, Batch, Probe, Subject, as_subject, judge, run_law, run_same_as
 from refbase.checks.broken import BROKEN
 from refbase.checks.runner import SEVERAL
+from refbase.checks.subject import read_answer
 
 _LOO = frozenset({"shift", "scale", "zero_sum", "own_reward_independent", "unbiased", "group_local"})
 
@@ -306,6 +307,14 @@ def its_own_argument(rewards, group_ids):
     return rewards
 
 
+def rewards_as_returns(token_level_rewards, response_mask, index, config=None):
+    return token_level_rewards * 0, token_level_rewards
+
+
+def its_own_matrix(rewards):
+    return rewards
+
+
 def shared_in_verl(token_level_rewards, response_mask, index, config=None):
     out = token_level_rewards * 0
     return out, out
@@ -319,8 +328,11 @@ def shared_in_verl(token_level_rewards, response_mask, index, config=None):
         as_subject(its_own_argument, arrays="numpy"),
         as_subject(a_view_of_it, arrays="numpy"),
         as_subject(shared_in_verl, signature="verl"),
+        as_subject(rewards_as_returns, signature="verl"),
+        as_subject(its_own_matrix, signature="matrix"),
+        as_subject(its_own_matrix, signature="matrix", arrays="numpy"),
     ],
-    ids=["pair", "argument", "numpy argument", "numpy view", "verl"],
+    ids=["pair", "argument", "numpy argument", "numpy view", "verl", "verl argument", "matrix", "numpy matrix"],
 )
 def test_shared_memory_is_seen_in_what_the_counterexample_prints(subject, capsys):
     result = run_law(subject, LAWS["own_storage"])
@@ -359,6 +371,95 @@ def test_labels_that_become_one_when_read_are_found(read):
         return refbase.rloo(rewards, [read(g) if isinstance(g, str) else g for g in group_ids], valid).advantages
 
     assert run_law(Subject("reader", call), LAWS["relabel"], shrink=False).status == "fails"
+
+
+@pytest.mark.parametrize("read", [float, lambda label: int(np.array(label).astype(np.int32))], ids=["float64", "int32"])
+def test_whole_numbers_that_become_one_are_found(read):
+    def call(rewards, group_ids, valid=None):
+        labels = [read(g) if isinstance(g, int) else g for g in group_ids]
+        return refbase.rloo(rewards, labels, valid).advantages
+
+    assert run_law(Subject("reader", call), LAWS["relabel"], shrink=False).status == "fails"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda label: hash(label) % 2**16,
+        lambda label: int(torch.tensor(label, dtype=torch.float32)),
+    ],
+    ids=["hash", "float32"],
+)
+def test_labels_that_become_one_among_thousands_are_found(read):
+    def call(rewards, group_ids, valid=None):
+        return refbase.rloo(rewards, list(map(read, group_ids)), valid).advantages
+
+    assert run_law(Subject("reader", call), LAWS["copies"], shrink=False).status == "fails"
+
+
+def per_group(rewards, group_ids, valid, rule):
+    out = torch.zeros_like(rewards)
+    for label in dict.fromkeys(group_ids):
+        rows = [k for k, other in enumerate(group_ids) if other == label and (valid is None or valid[k])]
+        if rows:
+            out[rows] = rule(rewards[rows])
+    return out
+
+
+def pooled_weight(rewards, group_ids, valid=None):
+    """Shrinks towards the mean of all by a variance pooled over the groups: 0 only where all of them are constant."""
+    centred = per_group(rewards, group_ids, valid, lambda r: r - r.mean())
+    rows = slice(None) if valid is None else valid
+    noise = centred[rows].square().mean() if len(centred[rows]) else 0
+    means = per_group(rewards, group_ids, valid, lambda r: r.mean() - r * 0)
+    weight = noise / (noise + 1) if noise > 0 else 0
+    out = centred + weight * (means - means[rows].mean()) if weight else centred
+    return out if valid is None else out * valid
+
+
+def raw_beside_none(rewards, group_ids, valid=None):
+    """Centres groups, but where there is one group only."""
+    out = refbase.group_mean(rewards, group_ids, valid).advantages
+    alone = len({g for k, g in enumerate(group_ids) if valid is None or valid[k]}) == 1
+    return (rewards if valid is None else rewards.masked_fill(~valid, 0)) * 1 if alone else out
+
+
+def own_mean_from_four_to_six(rewards, group_ids, valid=None):
+    def rule(r):
+        return (
+            r - r.mean() if len(r) in (4, 5, 6) else (r - r.mean()) * (len(r) / max(len(r) - 1, 1)) + r * (len(r) == 1)
+        )
+
+    return per_group(rewards, group_ids, valid, rule)
+
+
+def batch_mean_from_eight_groups(rewards, group_ids, valid=None):
+    out = refbase.rloo(rewards, group_ids, valid).advantages
+    kept_ = torch.ones(len(rewards), dtype=torch.bool) if valid is None else valid
+    if len({g for g, flag in zip(group_ids, kept_.tolist(), strict=True) if flag}) < 8:
+        return out
+    return torch.where(kept_, (out + rewards - rewards[kept_].mean()) / 2, 0)
+
+
+def clipped(rewards, group_ids, valid=None):
+    return refbase.grpo(rewards, group_ids, valid).advantages.clamp(-3, 3)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "claims", "law"),
+    [
+        (pooled_weight, ["constant_zero"], "constant_zero"),
+        (raw_beside_none, ["zero_sum", "shift", "constant_zero"], "zero_sum"),
+        (raw_beside_none, ["zero_sum", "shift", "constant_zero"], "shift"),
+        (raw_beside_none, ["zero_sum", "shift", "constant_zero"], "constant_zero"),
+        (own_mean_from_four_to_six, ["unbiased"], "unbiased"),
+        (batch_mean_from_eight_groups, ["own_reward_independent"], "own_reward_independent"),
+        (clipped, ["zero_sum"], "zero_sum"),
+    ],
+)
+def test_regions_that_a_reviewer_found_missing(estimator, claims, law):
+    """Constant groups beside others, one group without a baseline, four to six rollouts, eight groups, one success."""
+    assert run_law(as_subject(estimator, claims=claims), LAWS[law], shrink=False).status == "fails"
 
 
 def beyond_its_target(rewards, group_ids, valid=None):
@@ -405,6 +506,47 @@ def test_each_clause_of_a_blend_is_checked(estimator, reason):
     result = run_law(replace(subject, parts=True), LAWS["convex_weight"])
     assert result.status == "fails"
     assert reason in result.reason
+
+
+def test_numbers_of_numpy_are_read_in_their_own_precision():
+    means = {kind: read_answer([kind(0.1), kind(-0.1)], 2) for kind in (np.float32, np.float64, np.longdouble)}
+    assert means[np.float32].eps == np.finfo(np.float32).eps
+    assert means[np.float64].eps == means[np.longdouble].eps == np.finfo(float).eps
+    assert all(type(a) is float for answer in means.values() for a in answer.advantages)
+    assert read_answer([torch.tensor(0.5), torch.tensor(1)], 2).advantages == [0.5, 1]
+    assert read_answer(np.zeros(2, np.longdouble), 2).advantages == [0.0, 0.0]
+
+
+def test_floats_from_fractions_are_an_error_of_the_estimator():
+    subject = Subject(
+        "floats", lambda r, g, valid=None: [float(x) for x in r], frozenset({"unbiased"}), numbers="exact"
+    )
+    result = run_law(subject, LAWS["unbiased"], shrink=False)
+    assert result.status == "error"
+    assert 'say arrays "float"' in result.reason
+
+
+def test_two_that_need_valid_rows_are_compared_on_batches_that_have_them():
+    needy = replace(as_subject(refbase.rloo), min_valid=1, call=refuses_without_rows)
+    for pair in ((as_subject(refbase.rloo), needy), (needy, as_subject(refbase.rloo))):
+        assert run_same_as(*pair).holds
+
+
+def refuses_without_rows(rewards, group_ids, valid=None):
+    if valid is not None and not bool(valid.any()):
+        raise ValueError("no rows")
+    return refbase.rloo(rewards, group_ids, valid)
+
+
+def padding_in_place(token_level_rewards, response_mask, index, config=None):
+    token_level_rewards[:, 0] = token_level_rewards[:, 1]
+    return token_level_rewards * 0, token_level_rewards * 0
+
+
+def test_tokens_without_a_reward_must_not_change_either():
+    result = run_law(as_subject(padding_in_place, signature="verl"), LAWS["inputs_untouched"])
+    assert result.status == "error"
+    assert "changed its token_level_rewards in place" in result.reason
 
 
 def test_groups_too_large_to_enumerate():

@@ -17,11 +17,15 @@ def absent(value: Any) -> bool:
     return value is None or value != value
 
 
-def without_baseline(batch: Batch, answer: Answer) -> set[int]:
+#: Traits that only a baseline of the group's own can have: it then exists for every group of two and more.
+LOCAL = frozenset({"group_local", "zero_sum", "constant_zero"})
+
+
+def without_baseline(subject: Subject, batch: Batch, answer: Answer) -> set[int]:
     """Rows that keep their raw reward because neither a local mean nor a target exists.
 
-    Where the subject reports no parts: rows alone in their group, or in the only group, with A = r, up to
-    rounding and to a divisor of 1 + eps.
+    Where the subject reports no parts: rows alone in their group, or in the only group if it claims no baseline of
+    the group's own, with A = r, up to rounding and to a divisor of 1 + eps.
     """
     if answer.is_estimate:
         local, target = answer.local or [None] * len(batch), answer.target or [None] * len(batch)
@@ -29,7 +33,8 @@ def without_baseline(batch: Batch, answer: Answer) -> set[int]:
         # A baseline is there, too, where an estimator does not say what it is made of.
         return {row for row in batch.rows if absent(local[row]) and absent(target[row]) and baseline[row] == 0}
     groups = batch.groups
-    few = [rows for rows in groups.values() if len(rows) == 1 or len(groups) == 1]
+    only = len(groups) == 1 and not LOCAL & subject.claims
+    few = [rows for rows in groups.values() if len(rows) == 1 or only]
     near = RAW + 2 * answer.eps
     pairs = {row: (batch.rewards[row], answer.advantages[row]) for rows in few for row in rows}
     return {row for row, (r, a) in pairs.items() if close(r, a, near * abs(float(r)))}

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from refbase.checks.law import Law
 from refbase.checks.laws._common import require_equal, without_baseline
-from refbase.checks.strategies import NAMES, TENTHS, THIRDS, batches
+from refbase.checks.strategies import INTEGERS, NAMES, TENTHS, THIRDS, WIDEST, batches
 from refbase.checks.subject import Batch, Probe, Subject
 
 
 def _zero_sum(probe: Probe, batch: Batch) -> None:
     answer = probe(batch)
-    bare = without_baseline(batch, answer)
+    bare = without_baseline(probe.subject, batch, answer)
     bound = len(batch) * probe.bound(batch, answer)
     for label, rows in batch.groups.items():
         # A lone rollout may keep its raw reward in units of the subject's own, which only parts would show.
@@ -37,28 +37,55 @@ VALUES = st.one_of(
 
 @st.composite
 def constant_groups(draw: st.DrawFn, subject: Subject, one_value: bool = False) -> Batch:
-    """Groups of 2 to 16 equal rewards, in every floating type; all groups alike if `one_value`."""
-    count = draw(st.integers(1, 3))
-    size = draw(st.integers(2, 16))
-    sizes = [size if not subject.ragged else draw(st.integers(2, 16)) for _ in range(count)]
-    values = [draw(VALUES)] * count if one_value else [draw(VALUES) for _ in range(count)]
-    rows = [(value, NAMES[k]) for k, (value, size) in enumerate(zip(values, sizes, strict=True)) for _ in range(size)]
+    """Groups of equal rewards, in every floating type; all groups alike if `one_value`, else some with other rewards.
+
+    The groups have at least two rollouts and, unless the subject takes larger ones only, at most `WIDEST`.
+    """
+    least = max(2, subject.min_group)
+    counts = st.integers(least, max(WIDEST, least))
+    size = draw(counts)
+    sizes = [size if not subject.ragged else draw(counts) for _ in range(draw(st.integers(1, 3)))]
+    mixed = [not one_value and k > 0 and draw(st.booleans()) for k in range(len(sizes))]
+    value = draw(VALUES)
+    rewards: list[Any] = []
+    for k, size in enumerate(sizes):
+        value = value if one_value or k == 0 else draw(VALUES)
+        rewards += (
+            [value] * size if not mixed[k] else [value, *draw(st.lists(VALUES, min_size=size - 1, max_size=size - 1))]
+        )
+    labels = [NAMES[k] for k, size in enumerate(sizes) for _ in range(size)]
     halves = ("float16", "bfloat16") if "float32" in subject.dtypes else ()
     dtype = draw(st.sampled_from([*subject.dtypes, *halves]))
-    return Batch(tuple(value for value, _ in rows), tuple(label for _, label in rows), None, dtype)
+    return Batch(tuple(rewards), tuple(labels), None, dtype)
+
+
+@st.composite
+def one_apart(draw: st.DrawFn, subject: Subject) -> Batch:
+    """One group in which all rewards but one are equal: the largest deviation that its size allows."""
+    least = max(2, subject.min_group, subject.min_valid)
+    size = draw(st.integers(least, max(WIDEST, least)))
+    one, other = draw(INTEGERS), draw(INTEGERS)
+    return Batch((one, *[other] * (size - 1)), (NAMES[0],) * size, None, draw(st.sampled_from(subject.dtypes)))
+
+
+def _zero_sum_cases(subject: Subject) -> Any:
+    drawn = batches(subject, masks=True)
+    return st.one_of(drawn, drawn, drawn, one_apart(subject))
 
 
 def _constant_zero(probe: Probe, batch: Batch) -> None:
     answer = probe(batch)
-    rows = [row for row in batch.rows if row not in without_baseline(batch, answer)]
-    require_equal("A where all rewards of the group are equal", [0] * len(batch), answer.advantages, 0, rows)
+    constant = [rows for rows in batch.groups.values() if len({batch.rewards[row] for row in rows}) == 1]
+    rows = sorted({row for rows in constant for row in rows} - without_baseline(probe.subject, batch, answer))
+    expected = [0 if row in rows else a for row, a in enumerate(answer.advantages)]
+    require_equal("A where all rewards of the group are equal", expected, answer.advantages, 0, rows)
 
 
 def _constant_batch(probe: Probe, batch: Batch) -> None:
     seen = probe.seen(batch)
     assume(len(set(seen.rewards)) == 1)
     answer = probe(batch)
-    rows = [row for row in batch.rows if row not in without_baseline(seen, answer)]
+    rows = [row for row in batch.rows if row not in without_baseline(probe.subject, seen, answer)]
     require_equal("A where all rewards of the batch are equal", [0] * len(batch), answer.advantages, 0, rows)
 
 
@@ -77,8 +104,9 @@ LAWS = (
         "zero_sum",
         "the advantages of each group sum to 0",
         frozenset({"zero_sum"}),
-        lambda subject: batches(subject, masks=True),
+        _zero_sum_cases,
         _zero_sum,
+        max_examples=130,
     ),
     Law(
         "constant_zero",

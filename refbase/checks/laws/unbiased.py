@@ -13,19 +13,19 @@ from refbase.checks import tolerance
 from refbase.checks.law import Law
 from refbase.checks.laws._common import show
 from refbase.checks.strategies import INTEGERS
-from refbase.checks.subject import Probe, Subject, Violation, read_answer, render_number, to_tensor
+from refbase.checks.subject import Probe, Subject, SubjectError, Violation, read_answer, render_number, to_tensor
 from refbase.exact import Problem, Prompt, Report, evaluate
 
 REWARDS = st.one_of(st.sampled_from([Fraction(0), Fraction(1)]), INTEGERS)
 
 
 def _unbiased(probe: Probe, problem: Problem) -> None:
-    _compare(probe, problem, [Fraction(1) for _ in problem.prompts], "E g")
+    _compare(probe, problem, [Fraction(1) for _ in problem.prompts], "expected policy gradient")
 
 
 def _up_to_factor(probe: Probe, problem: Problem) -> None:
     factors = [Fraction(prompt.rollouts - 1, prompt.rollouts) for prompt in problem.prompts]
-    _compare(probe, problem, factors, "E g")
+    _compare(probe, problem, factors, "expected policy gradient")
 
 
 def _compare(probe: Probe, problem: Problem, factors: list[Fraction], what: str) -> None:
@@ -52,6 +52,8 @@ def _evaluate(probe: Probe, problem: Problem) -> tuple[Report, float, float]:
         answer = read_answer(probe.run(given, list(group_ids)), len(group_ids))
         if isinstance(answer.raw, tuple):
             probe.listing = _listing(problem, subject, "[0]")
+        if subject.numbers == "exact" and any(isinstance(a, float) for a in answer.advantages):
+            raise SubjectError('returned floats for Fractions; say arrays "float" if it computes with floats')
         if not all(map(math.isfinite, answer.advantages)):
             raise Violation("non-finite advantages for one of the outcomes", "finite numbers", show(answer.advantages))
         eps[0] = max(eps[0], answer.eps)
@@ -109,18 +111,20 @@ def _text(value: Any) -> str:
 
 #: Joint outcomes of one problem, each of which costs a call: four prompts of two rollouts and two responses.
 BUDGET = 256
+#: Rollouts of a prompt at most: so many with two responses are the budget.
+LARGEST = 8
 
 
 @st.composite
 def few_prompts(draw: st.DrawFn, subject: Subject, least: int = 1) -> Problem:
     """One to three prompts of two or three responses, in groups of unequal size where the subject takes them.
 
-    From groups of four on it is two responses, or there would be too many outcomes: up to eight rollouts then.
+    From groups of four on it is two responses, or there would be too many outcomes: up to `LARGEST` rollouts then.
     """
     left = BUDGET
     least = max(least, subject.min_group)
     prompts: list[Prompt] = []
-    most = max(least, 3)
+    most = 3 if least <= 3 else max(least, LARGEST)
     size = draw(st.integers(least, most))
     for _ in range(draw(st.integers(1, 3))):
         responses = draw(st.integers(2, 3 if least <= 3 else 2))
@@ -171,7 +175,7 @@ LAWS = (
         problems,
         _unbiased,
         _enumerable,
-        max_examples=25,
+        max_examples=40,
         sized=False,
     ),
     Law(
@@ -181,7 +185,7 @@ LAWS = (
         lambda subject: problems(subject, least=2),
         _up_to_factor,
         _enumerable,
-        max_examples=25,
+        max_examples=40,
         sized=False,
     ),
 )
