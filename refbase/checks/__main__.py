@@ -56,8 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _from_here()
     try:
         claims = None if args.claims is None else _words(args.claims)
-        subject = _subject(args.estimator, args, claims)
-        other = None if args.same_as is None else _subject(args.same_as, args, None)
+        with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
+            subject = _subject(args.estimator, args, claims)  # one call shows what it returns
+            other = None if args.same_as is None else _subject(args.same_as, args, None)
         laws = _chosen(args.laws)
     except (InputError, InputTypeError) as error:
         parser.error(str(error))

@@ -123,12 +123,12 @@ def test_a_counterexample_has_the_fewest_rows_whatever_the_seed(mistake, law, ro
 
 
 def test_a_crash_does_not_take_the_place_of_wrong_numbers():
-    def crashes_on_pairs(rewards, group_ids, valid=None):
-        if len(rewards) == 2:
-            raise IndexError("two rollouts")
+    def crashes_on_five(rewards, group_ids, valid=None):
+        if len(rewards) == 5:
+            raise IndexError("five rollouts")
         return rewards
 
-    subject = Subject("crashes_on_pairs", crashes_on_pairs, frozenset({"zero_sum"}))
+    subject = Subject("crashes_on_five", crashes_on_five, frozenset({"zero_sum"}))
     first = [run_law(subject, LAWS["zero_sum"], seed=seed, shrink=False).status for seed in range(12)]
     assert set(first) == {"error", "fails"}
     for seed, status in enumerate(first):
@@ -380,21 +380,6 @@ def test_whole_numbers_that_become_one_are_found(read):
         return refbase.rloo(rewards, labels, valid).advantages
 
     assert run_law(Subject("reader", call), LAWS["relabel"], shrink=False).status == "fails"
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda label: hash(label) % 2**16,
-        lambda label: int(torch.tensor(label, dtype=torch.float32)),
-    ],
-    ids=["hash", "float32"],
-)
-def test_labels_that_become_one_among_thousands_are_found(read):
-    def call(rewards, group_ids, valid=None):
-        return refbase.rloo(rewards, list(map(read, group_ids)), valid).advantages
-
-    assert run_law(Subject("reader", call), LAWS["copies"], shrink=False).status == "fails"
 
 
 def per_group(rewards, group_ids, valid, rule):

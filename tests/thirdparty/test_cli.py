@@ -64,6 +64,50 @@ def test_claims_that_cannot_be_checked_are_not_kept(capsys):
     assert "nothing that is claimed could be checked" in out
 
 
+def test_a_claim_that_cannot_be_checked_does_not_pass_beside_others(capsys):
+    code, out = run(
+        capsys, "toys:flat", "--arrays", "exact", "--claims", "shift,convex_weight", "--laws", "shift,convex_weight"
+    )
+    assert code == 1
+    assert "Claimed, and could not be checked: convex_weight (it returns advantages only)." in out
+    code, out = run(
+        capsys, "refbase:shrinkage", "--arrays", "exact", "--laws", "shift,reference"
+    )  # the catalogue's claims
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "message"),
+    [("sys.exit(0)", 2, "exits when it is imported"), ("1 / 0", 2, "ZeroDivisionError")],
+)
+def test_a_module_that_does_not_get_through_its_import(tmp_path, monkeypatch, capsys, last, code, message):
+    (tmp_path / f"script{code}{len(last)}.py").write_text(f"import sys\n\ndef centred(r, g):\n    return r\n\n{last}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        found = cli.main([f"script{code}{len(last)}:centred", "--json"])
+    except SystemExit as error:  # argparse's way
+        found = error.code
+    assert found == code
+    assert message in capsys.readouterr().err
+
+
+def test_what_the_estimator_prints_is_not_in_the_object(tmp_path, monkeypatch, capsys):
+    (tmp_path / "chatty.py").write_text("def f(r, g):\n    print('debug')\n    return [x * 0 for x in r]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert cli.main(["chatty:f", "--arrays", "float", "--json", "--laws", "permutation"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["exit_code"] == 0
+    assert "debug" in err
+
+
+def test_without_torch_it_says_what_to_do(monkeypatch, capsys):
+    monkeypatch.setattr("refbase.checks.adapters.find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["toys:flat"])
+    assert stopped.value.code == 2
+    assert "torch, which is not installed. Install it, or say arrays 'numpy'" in capsys.readouterr().err
+
+
 def test_unclaimed_laws_that_hold_are_mentioned(capsys):
     code, out = run(capsys, "toys:flat", "--arrays", "exact", "--claims", "shift", *SOME)
     assert code == 0
