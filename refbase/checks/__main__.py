@@ -54,9 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.estimator is None:
         parser.error("name an estimator, or use --list")
     _from_here()
+    # What an estimator prints is not part of the object.
+    aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
     try:
         claims = None if args.claims is None else _words(args.claims)
-        with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
+        with aside:
             subject = _subject(args.estimator, args, claims)  # one call shows what it returns
             other = None if args.same_as is None else _subject(args.same_as, args, None)
         laws = _chosen(args.laws)
@@ -65,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception:  # in a module of the user's: its traceback says more than a message of ours
         traceback.print_exc()
         return 2
-    # What an estimator prints is not part of the object.
-    with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
+    with aside:
         trouble = first_trouble(subject)
         if trouble is None:
             verdicts = Verdicts(subject, list(_run(subject, other, laws, args)), strict=claims is not None)

@@ -48,7 +48,7 @@ class Verdicts:
 
     @property
     def exit_code(self) -> int:
-        return 1 if self.broken or self.unchecked or (self.strict and self.open) else 0
+        return 1 if self.broken or self.unchecked or (self.strict and self.unchecked_claims) else 0
 
     @property
     def unchecked(self) -> bool:
@@ -56,7 +56,7 @@ class Verdicts:
         return not self.kept and not self.broken and any(r.claimed for r in self.results)
 
     @property
-    def open(self) -> dict[str, str]:
+    def unchecked_claims(self) -> dict[str, str]:
         """Claimed traits of which no law could be checked, with what stood in the way."""
         found: dict[str, str] = {}
         for trait in sorted(self.subject.claims):
@@ -86,8 +86,8 @@ class Verdicts:
             lines = [f"{self.subject.name}: all {total} claimed laws hold."]
         else:
             lines = [f"{self.subject.name}: none of these laws is claimed."]
-        if self.open and not self.unchecked:
-            reasons = "; ".join(f"{trait} ({reason})" for trait, reason in self.open.items())
+        if self.unchecked_claims and not self.unchecked:
+            reasons = "; ".join(f"{trait} ({reason})" for trait, reason in self.unchecked_claims.items())
             lines.append(f"Claimed, and could not be checked: {reasons}.")
         if self.hint is not None:
             lines.append(self.hint)
@@ -119,7 +119,9 @@ def as_json(verdicts: Verdicts, **extra: Any) -> str:
     ]
     claims = sorted(verdicts.subject.claims)
     record = {"estimator": verdicts.subject.name, "claims": claims, "exit_code": verdicts.exit_code}
-    return json.dumps({**record, "open": verdicts.open, "hint": verdicts.hint, "laws": laws, **extra}, indent=2)
+    return json.dumps(
+        {**record, "unchecked": verdicts.unchecked_claims, "hint": verdicts.hint, "laws": laws, **extra}, indent=2
+    )
 
 
 def _text(value: Any) -> str | None:

@@ -64,7 +64,7 @@ def run_law(
             if law.sized:
                 # What large groups showed, one of them may show; other mistakes, any batch.
                 near = [(size, domain if size >= domain.min_group else subject) for size in SMALL if size < rows]
-                wheres = [*((replace(base, max_rows=size), 2 * tries) for size, base in near), *wheres]
+                wheres = [*((replace(base, max_rows=size), 4 * tries) for size, base in near), *wheres]
             return _smallest(subject, law, wheres, found, **how)
         if domain is subject:
             first = found

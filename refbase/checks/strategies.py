@@ -69,7 +69,8 @@ def group_codes(
         if several > 1:
             pair = max(least, draw(st.sampled_from([3, 2])))
             count = draw(st.integers(several, max(MOST, several)))
-            sizes = [pair] * count + sizes[: max(MOST - count, 0)]
+            alone = [least] * draw(st.integers(0, 1))  # beside groups that have a mean, one that may have none
+            sizes = [*alone, *[pair] * count, *sizes][: max(MOST, several)]
         else:
             kind = draw(st.sampled_from(["any"] * 3 + ["ones"] * 2 + ["wide"]))
             if kind == "ones":
@@ -97,18 +98,14 @@ def _fitting(sizes: Sequence[int], max_rows: int, least: int) -> list[int]:
 
 @st.composite
 def rewards_for(draw: st.DrawFn, codes: Sequence[int], styles: Sequence[SearchStrategy[Any]]) -> list[Any]:
-    """Rewards of one style, sometimes without ties; often some of the groups are constant, or are but for one row."""
+    """Rewards of one style, sometimes without ties; often some of the groups are constant."""
     values = draw(st.sampled_from(list(styles)))
     distinct = values in (EIGHTHS, TENTHS) and draw(st.booleans())
     rewards = draw(st.lists(values, min_size=len(codes), max_size=len(codes), unique=distinct))
-    kind = draw(st.sampled_from(["any", "constant", "any", "constant", "lone"]))
-    if kind != "any":
-        for code in draw(st.sets(st.sampled_from(sorted(set(codes))))) or set(codes):
-            rows = [row for row, other in enumerate(codes) if other == code]
-            # One success in m, say: the largest deviation that m rewards can have.
-            same = rows[:1] + rows[2:] if kind == "lone" else rows
-            for row in same:
-                rewards[row] = rewards[same[0]]
+    if draw(st.booleans()):
+        constant = draw(st.sets(st.sampled_from(sorted(set(codes)))))
+        first = {code: rewards[codes.index(code)] for code in constant}
+        rewards = [first.get(code, reward) for code, reward in zip(codes, rewards, strict=True)]
     return rewards
 
 

@@ -15,6 +15,7 @@ import torch
 import refbase
 from refbase.checks import LAWS, Batch, Probe, Subject, as_subject, judge, run_law, run_same_as
 from refbase.checks.broken import BROKEN
+from refbase.checks.broken import _per_group as per_group
 from refbase.checks.runner import SEVERAL
 from refbase.checks.subject import read_answer
 
@@ -382,21 +383,16 @@ def test_whole_numbers_that_become_one_are_found(read):
     assert run_law(Subject("reader", call), LAWS["relabel"], shrink=False).status == "fails"
 
 
-def per_group(rewards, group_ids, valid, rule):
-    out = torch.zeros_like(rewards)
-    for label in dict.fromkeys(group_ids):
-        rows = [k for k, other in enumerate(group_ids) if other == label and (valid is None or valid[k])]
-        if rows:
-            out[rows] = rule(rewards[rows])
-    return out
+def kept(rewards, valid):
+    return torch.ones(len(rewards), dtype=torch.bool) if valid is None else valid
 
 
 def pooled_weight(rewards, group_ids, valid=None):
     """Shrinks towards the mean of all by a variance pooled over the groups: 0 only where all of them are constant."""
-    centred = per_group(rewards, group_ids, valid, lambda r: r - r.mean())
+    centred = per_group(lambda r: r - r.mean())(rewards, group_ids, valid)
     rows = slice(None) if valid is None else valid
     noise = centred[rows].square().mean() if len(centred[rows]) else 0
-    means = per_group(rewards, group_ids, valid, lambda r: r.mean() - r * 0)
+    means = per_group(lambda r: r.mean() - r * 0)(rewards, group_ids, valid)
     weight = noise / (noise + 1) if noise > 0 else 0
     out = centred + weight * (means - means[rows].mean()) if weight else centred
     return out if valid is None else out * valid
@@ -409,21 +405,27 @@ def raw_beside_none(rewards, group_ids, valid=None):
     return (rewards if valid is None else rewards.masked_fill(~valid, 0)) * 1 if alone else out
 
 
-def own_mean_from_four_to_six(rewards, group_ids, valid=None):
-    def rule(r):
-        return (
-            r - r.mean() if len(r) in (4, 5, 6) else (r - r.mean()) * (len(r) / max(len(r) - 1, 1)) + r * (len(r) == 1)
-        )
+@per_group
+def own_mean_from_four_to_six(rewards):
+    m = len(rewards)
+    if m == 1:
+        return rewards
+    return (rewards - rewards.mean()) * (1 if m in (4, 5, 6) else m / (m - 1))
 
-    return per_group(rewards, group_ids, valid, rule)
+
+def whitened_beside_a_raw_one(rewards, group_ids, valid=None):
+    """A group of one keeps its reward, which the deviation of the batch carries to all others."""
+    rows = kept(rewards, valid)
+    out = refbase.rloo(rewards, group_ids, valid).advantages
+    return torch.where(rows, out / (1 + out[rows].double().square().sum().sqrt().to(out.dtype)), 0)
 
 
 def batch_mean_from_eight_groups(rewards, group_ids, valid=None):
     out = refbase.rloo(rewards, group_ids, valid).advantages
-    kept_ = torch.ones(len(rewards), dtype=torch.bool) if valid is None else valid
-    if len({g for g, flag in zip(group_ids, kept_.tolist(), strict=True) if flag}) < 8:
+    rows = kept(rewards, valid)
+    if len({g for g, flag in zip(group_ids, rows.tolist(), strict=True) if flag}) < 8:
         return out
-    return torch.where(kept_, (out + rewards - rewards[kept_].mean()) / 2, 0)
+    return torch.where(rows, (out + rewards - rewards[rows].mean()) / 2, 0)
 
 
 def clipped(rewards, group_ids, valid=None):
@@ -447,6 +449,28 @@ def test_regions_that_a_reviewer_found_missing(estimator, claims, law):
     assert run_law(as_subject(estimator, claims=claims), LAWS[law], shrink=False).status == "fails"
 
 
+@pytest.mark.parametrize("seed", [None, *range(8)])
+def test_a_group_of_one_beside_larger_ones_is_tried_whatever_the_seed(seed):
+    subject = as_subject(whitened_beside_a_raw_one, claims=["shift"])
+    assert run_law(subject, LAWS["shift"], seed=seed, shrink=False).status == "fails"
+
+
+def with_rejected_rows(rewards, group_ids, valid=None):
+    out = per_group(lambda r: r - r.mean())(rewards, group_ids)
+    return torch.where(kept(rewards, valid), out, 0)
+
+
+def an_ulp_further(rewards, group_ids, valid=None):
+    out = with_rejected_rows(rewards, group_ids, valid)
+    return out * (1 + torch.finfo(out.dtype).eps)
+
+
+def test_two_that_round_rejected_rows_otherwise_are_the_same():
+    """Where the valid rewards are all 0 the rejected ones still say how much rounding there may be."""
+    result = run_same_as(as_subject(with_rejected_rows), as_subject(an_ulp_further))
+    assert result.holds, result.report()
+
+
 def beyond_its_target(rewards, group_ids, valid=None):
     """James and Stein's blend without the positive part: where it shrinks at all, by more than the whole."""
     good = refbase.shrinkage(rewards, group_ids, valid)
@@ -455,10 +479,6 @@ def beyond_its_target(rewards, group_ids, valid=None):
     weight = torch.where(both, weight, good.weight)
     baseline = torch.where(both, good.local + weight * (good.target - good.local), good.baseline)
     return replace(good, baseline=baseline, weight=weight, advantages=good.advantages + good.baseline - baseline)
-
-
-def kept(rewards, valid):
-    return torch.ones(len(rewards), dtype=torch.bool) if valid is None else valid
 
 
 def nothing_for_one(rewards, group_ids, valid=None):

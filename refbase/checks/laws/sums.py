@@ -45,14 +45,15 @@ def constant_groups(draw: st.DrawFn, subject: Subject, one_value: bool = False) 
     counts = st.integers(least, max(WIDEST, least))
     size = draw(counts)
     sizes = [size if not subject.ragged else draw(counts) for _ in range(draw(st.integers(1, 3)))]
-    mixed = [not one_value and k > 0 and draw(st.booleans()) for k in range(len(sizes))]
     value = draw(VALUES)
     rewards: list[Any] = []
     for k, size in enumerate(sizes):
-        value = value if one_value or k == 0 else draw(VALUES)
-        rewards += (
-            [value] * size if not mixed[k] else [value, *draw(st.lists(VALUES, min_size=size - 1, max_size=size - 1))]
-        )
+        group = [value] * size
+        if k > 0 and not one_value:
+            group = [draw(VALUES)] * size
+            if draw(st.booleans()):
+                group = draw(st.lists(VALUES, min_size=size, max_size=size))
+        rewards += group
     labels = [NAMES[k] for k, size in enumerate(sizes) for _ in range(size)]
     halves = ("float16", "bfloat16") if "float32" in subject.dtypes else ()
     dtype = draw(st.sampled_from([*subject.dtypes, *halves]))
