@@ -64,7 +64,7 @@ def test_all_batches_are_tried_then_several_groups_then_large_ones(tries):
         calls.append(sorted(Counter(group_ids).values()))
         return refbase.rloo(rewards, group_ids, valid).advantages
 
-    result = run_law(Subject("watched", watched, _LOO), LAWS["zero_sum"], max_examples=tries)
+    result = run_law(Subject("watched", watched, _LOO), LAWS["finite"], max_examples=tries)
     assert result.holds
     each = max(tries // 5, 1)
     assert result.examples == len(calls) == 3 * tries // 5 + 2 * each + (tries == 1)
@@ -467,7 +467,7 @@ def an_ulp_further(rewards, group_ids, valid=None):
 
 def test_two_that_round_rejected_rows_otherwise_are_the_same():
     """Where the valid rewards are all 0 the rejected ones still say how much rounding there may be."""
-    result = run_same_as(as_subject(with_rejected_rows), as_subject(an_ulp_further))
+    result = run_same_as(as_subject(with_rejected_rows), as_subject(an_ulp_further), max_examples=1000)
     assert result.holds, result.report()
 
 
