@@ -261,7 +261,8 @@ def test_signals_are_forwarded(tmp_path, number, code):
     up = str(tmp_path / "up")
     job = f"import time; open({up!r}, 'w').close(); time.sleep(600)"
     program = (
-        "import sys; from verl_ext.cpu import run\n"
+        "import signal, sys; from verl_ext.cpu import run\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs inherit it ignored
         f"run.command = lambda overrides, python=sys.executable: [python, '-c', {job!r}]\n"
         "sys.exit(run.main(['x=1']))"
     )
